@@ -1,0 +1,185 @@
+/* jansson does the parsing; the printing is ours because templates and tool calls need Python's form to the byte. */
+#include "base/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define MAX_DEPTH 200
+
+static void *json_alloc(size_t n)
+{
+    return mem_alloc(MEM_JSON, n);
+}
+
+void json_use_mem(void)
+{
+    json_set_alloc_funcs(json_alloc, mem_free);
+    json_object_seed(0);
+}
+
+/* Depth is checked before jansson recurses. */
+static int depth_check(const char *text, size_t n, struct err *err)
+{
+    int depth = 0, in_string = 0;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = 0;
+        } else if (c == '"') {
+            in_string = 1;
+        } else if (c == '[' || c == '{') {
+            if (++depth > MAX_DEPTH)
+                return err_set(err, ERR_LIMIT, "JSON nests deeper than %d at byte %zu", MAX_DEPTH, i);
+        } else if (c == ']' || c == '}') {
+            depth--;
+        }
+    }
+    return 0;
+}
+
+int json_parse(const char *text, size_t n, json_t **out, struct err *err)
+{
+    json_error_t why;
+    TRY(depth_check(text, n, err));
+    json_t *value = json_loadb(text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    if (!value) {
+        if (n == 0)
+            return err_set(err, ERR_FORMAT, "JSON expected, got nothing");
+        return err_set(err, ERR_FORMAT, "not valid JSON at line %d, column %d (byte %d): %s", why.line, why.column, why.position, why.text);
+    }
+    *out = value;
+    return 0;
+}
+
+int json_write_string(struct buf *out, const char *text, size_t n, int ascii)
+{
+    static const char hex[] = "0123456789abcdef";
+    buf_add_char(out, '"');
+    size_t start = 0;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20 && c != '"' && c != '\\' && !(ascii && c >= 0x7F))
+            continue;
+        buf_add(out, text + start, i - start);
+        start = i + 1;
+        const char *short_form = c == '"' ? "\\\"" : c == '\\' ? "\\\\" : c == '\n' ? "\\n" : c == '\r' ? "\\r" : c == '\t' ? "\\t" : c == '\b' ? "\\b" : c == '\f' ? "\\f" : NULL;
+        if (short_form) {
+            buf_add_str(out, short_form);
+        } else if (c < 0x80) {
+            char escape[6] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
+            buf_add(out, escape, 6);
+        } else { /* jansson's and our strings are valid UTF-8: lead byte tells the length */
+            size_t length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
+            uint32_t value = c & (0xFFu >> (length + 1));
+            for (size_t k = 1; k < length && i + k < n; k++)
+                value = value << 6 | ((unsigned char)text[i + k] & 0x3Fu);
+            if (value >= 0x10000)
+                buf_addf(out, "\\u%04x\\u%04x", 0xD800 + ((value - 0x10000) >> 10), 0xDC00 + ((value - 0x10000) & 0x3FF));
+            else
+                buf_addf(out, "\\u%04x", value);
+            i += length - 1;
+            start = i + 1;
+        }
+    }
+    if (start < n)
+        buf_add(out, text + start, n - start);
+    return buf_add_char(out, '"');
+}
+
+int json_write_float(struct buf *out, double value)
+{
+    if (isnan(value))
+        return buf_add_str(out, "NaN");
+    if (isinf(value))
+        return buf_add_str(out, value < 0 ? "-Infinity" : "Infinity");
+    char text[40];
+    int digits = 1;
+    for (; digits < 17; digits++) { /* the shortest form that reads back */
+        snprintf(text, sizeof text, "%.*e", digits - 1, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    snprintf(text, sizeof text, "%.*e", digits - 1, value);
+    char *e = strchr(text, 'e');
+    int exponent = (int)strtol(e + 1, NULL, 10);
+    if (exponent < -4 || exponent >= 16) {
+        *e = 0;
+        return buf_addf(out, "%se%c%02d", text, exponent < 0 ? '-' : '+', abs(exponent));
+    }
+    int decimals = digits - 1 - exponent;
+    return buf_addf(out, "%.*f", decimals > 1 ? decimals : 1, value);
+}
+
+static void write_break(struct buf *out, int indent, int depth)
+{
+    if (indent < 0)
+        return;
+    buf_add_char(out, '\n');
+    for (int i = 0; i < indent * depth; i++)
+        buf_add_char(out, ' ');
+}
+
+static void write_value(struct buf *out, const json_t *value, int indent, int depth)
+{
+    const char *separator = indent < 0 ? ", " : ",";
+    size_t i = 0;
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        buf_add_char(out, '{');
+        for (void *it = json_object_iter((json_t *)value); it; it = json_object_iter_next((json_t *)value, it)) {
+            if (i++)
+                buf_add_str(out, separator);
+            write_break(out, indent, depth + 1);
+            json_write_string(out, json_object_iter_key(it), strlen(json_object_iter_key(it)), 0);
+            buf_add_str(out, ": ");
+            write_value(out, json_object_iter_value(it), indent, depth + 1);
+        }
+        if (i)
+            write_break(out, indent, depth);
+        buf_add_char(out, '}');
+        break;
+    case JSON_ARRAY:
+        buf_add_char(out, '[');
+        for (; i < json_array_size(value); i++) {
+            if (i)
+                buf_add_str(out, separator);
+            write_break(out, indent, depth + 1);
+            write_value(out, json_array_get(value, i), indent, depth + 1);
+        }
+        if (i)
+            write_break(out, indent, depth);
+        buf_add_char(out, ']');
+        break;
+    case JSON_STRING:
+        json_write_string(out, json_string_value(value), json_string_length(value), 0);
+        break;
+    case JSON_INTEGER:
+        buf_addf(out, "%lld", (long long)json_integer_value(value));
+        break;
+    case JSON_REAL:
+        json_write_float(out, json_real_value(value));
+        break;
+    case JSON_TRUE:
+        buf_add_str(out, "true");
+        break;
+    case JSON_FALSE:
+        buf_add_str(out, "false");
+        break;
+    case JSON_NULL:
+        buf_add_str(out, "null");
+        break;
+    }
+}
+
+int json_write_python(struct buf *out, const json_t *value, int indent)
+{
+    write_value(out, value, indent, 0);
+    return out->failed;
+}

@@ -1,0 +1,27 @@
+/* What the project adds to jansson: bounded parsing with an error sentence, and printing the way Python's json.dumps does (", " and ": "). */
+#ifndef BASE_JSON_H
+#define BASE_JSON_H
+
+#include <jansson.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+
+/* Makes jansson use the counted allocator. Once, before the first use. */
+void json_use_mem(void);
+
+/* Parses one document of n bytes: duplicate keys keep the last value, \u0000 is allowed, depth above 200 and trailing bytes are errors.
+ * ERR_FORMAT says what and at which byte. The caller owns *out (json_decref). */
+int json_parse(const char *text, size_t n, json_t **out, struct err *err) MUST_CHECK;
+
+/* Appends value as json.dumps(value, ensure_ascii=False) would print it: insertion order, ", " and ": ", floats as Python's repr.
+ * indent < 0: one line; else as json.dumps(indent=indent). */
+int json_write_python(struct buf *out, const json_t *value, int indent);
+
+/* Appends a quoted JSON string. ascii: escape everything above U+007E. */
+int json_write_string(struct buf *out, const char *text, size_t n, int ascii);
+
+/* Appends a number as Python's repr(float) does: the shortest digits that read back, 1.0, 1e+16, nan, inf. */
+int json_write_float(struct buf *out, double value);
+
+#endif
