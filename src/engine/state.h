@@ -1,0 +1,42 @@
+/* One sequence's decode state on a device: KV rows up to a capacity, convolution window, recurrent matrices, length. Nothing else allocates model memory after start.
+ * Address space for the served context is reserved once and pages are committed as it grows: growing moves nothing. Owned by the engine thread. */
+#ifndef ENGINE_STATE_H
+#define ENGINE_STATE_H
+
+#include "model/forward.h"
+
+#define STATE_MIN_CAPACITY 4096
+
+struct state;
+
+/* Takes address space only: no memory before the first state_reserve. max_positions: the served context. */
+int state_create(const struct model_config *c, struct device *dev, int64_t max_positions, struct state **out, struct err *err) MUST_CHECK;
+void state_free(struct state *s);
+struct seq *state_seq(struct state *s);
+int64_t state_length(const struct state *s);
+int64_t state_capacity(const struct state *s);
+uint64_t state_bytes(const struct state *s);   /* committed now */
+
+/* MIN_CAPACITY doubled until it covers `positions`, clamped to `served`, never below `positions`. Pure. */
+int64_t grown_capacity(int64_t positions, int64_t min_capacity, int64_t served);
+
+/* Room for `positions`: [headroom, exact] as the contract's section 2 says, with its notice line when the headroom failed. Keeps what the state holds; never re-prefills.
+ * ERR_CONTEXT_LENGTH above the served context, ERR_CAPACITY by name when the exact size fails too. */
+int state_reserve(struct state *s, int64_t positions, struct err *err) MUST_CHECK;
+
+/* Empty again: length 0, convolution and recurrent state zero; memory is kept. */
+void state_reset(struct state *s);
+/* Gives the pages above `positions` back (positions >= length). */
+void state_shrink(struct state *s, int64_t positions);
+/* to becomes what from is (same model and device). */
+int state_copy(struct state *to, const struct state *from, struct err *err) MUST_CHECK;
+
+/* The recurrent part alone, for snapshots: copied out of and into a live state; KV rows above are cut. bytes = plan_state_bytes. */
+struct state_snapshot;
+int state_snapshot_take(const struct state *s, struct state_snapshot **out, struct err *err) MUST_CHECK;
+void state_snapshot_free(struct state_snapshot *snapshot);
+int64_t state_snapshot_position(const struct state_snapshot *snapshot);
+/* The state goes back to the snapshot's position: position <= length of s, whose rows below are the same tokens (the caller's duty). */
+int state_rewind(struct state *s, const struct state_snapshot *snapshot, struct err *err) MUST_CHECK;
+
+#endif
