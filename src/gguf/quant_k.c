@@ -1,0 +1,95 @@
+/* The K formats and IQ4_XS: 256 elements in sub-blocks of 16 or 32 with small integer scales under one or two half floats. */
+#include "gguf/quant_decode.h"
+
+void decode_q2_k(const void *blocks, float *out, size_t n)
+{
+    const uint8_t *b = blocks;
+    for (size_t k = 0; k < n; k += 256, b += 84) {
+        float d = read_f16(b + 80), dmin = read_f16(b + 82);
+        for (int i = 0; i < 256; i++) {
+            int q = b[16 + 32 * (i / 128) + i % 32] >> (2 * (i % 128 / 32)) & 3;
+            float scale = d * (float)(b[i / 16] & 15), min = dmin * (float)(b[i / 16] >> 4);
+            out[k + i] = scale * (float)q - min;
+        }
+    }
+}
+
+void decode_q3_k(const void *blocks, float *out, size_t n)
+{
+    const uint8_t *b = blocks;
+    for (size_t k = 0; k < n; k += 256, b += 110) {
+        float d = read_f16(b + 108);
+        for (int i = 0; i < 256; i++) {
+            int half = i / 128, j = i % 128 / 32, l = i % 32;
+            int q = b[32 + 32 * half + l] >> (2 * j) & 3;
+            if (!(b[l] >> (4 * half + j) & 1))
+                q -= 4;
+            out[k + i] = d * (float)q3_k_scale(b + 96, i / 16) * (float)q;
+        }
+    }
+}
+
+void decode_q4_k(const void *blocks, float *out, size_t n)
+{
+    const uint8_t *b = blocks;
+    for (size_t k = 0; k < n; k += 256, b += 144) {
+        float d = read_f16(b), dmin = read_f16(b + 2);
+        for (int j = 0; j < 8; j++) {
+            const uint8_t *q = b + 16 + 32 * (j / 2);
+            int sc, m, shift = 4 * (j & 1);
+            k_scale_min(b + 4, j, &sc, &m);
+            float scale = d * (float)sc, min = dmin * (float)m;
+            for (int l = 0; l < 32; l++)
+                out[k + 32 * j + l] = scale * (float)(q[l] >> shift & 15) - min;
+        }
+    }
+}
+
+void decode_q5_k(const void *blocks, float *out, size_t n)
+{
+    const uint8_t *b = blocks;
+    for (size_t k = 0; k < n; k += 256, b += 176) {
+        float d = read_f16(b), dmin = read_f16(b + 2);
+        for (int j = 0; j < 8; j++) {
+            const uint8_t *q = b + 48 + 32 * (j / 2), *high = b + 16;
+            int sc, m, shift = 4 * (j & 1);
+            k_scale_min(b + 4, j, &sc, &m);
+            float scale = d * (float)sc, min = dmin * (float)m;
+            for (int l = 0; l < 32; l++)
+                out[k + 32 * j + l] = scale * (float)((q[l] >> shift & 15) | (high[l] >> j & 1) << 4) - min;
+        }
+    }
+}
+
+void decode_q6_k(const void *blocks, float *out, size_t n)
+{
+    const uint8_t *b = blocks;
+    for (size_t k = 0; k < n; k += 256, b += 210) {
+        const int8_t *scales = (const int8_t *)b + 192;
+        float d = read_f16(b + 208);
+        for (int i = 0; i < 256; i++) {
+            int half = i / 128, j = i % 128 / 32, l = i % 32;
+            int low = b[64 * half + 32 * (j & 1) + l] >> (4 * (j >> 1)) & 15;
+            int high = b[128 + 32 * half + l] >> (2 * j) & 3;
+            out[k + i] = d * (float)scales[i / 16] * (float)((low | high << 4) - 32);
+        }
+    }
+}
+
+void decode_iq4_xs(const void *blocks, float *out, size_t n)
+{
+    const uint8_t *b = blocks;
+    for (size_t k = 0; k < n; k += 256, b += 136) {
+        float d = read_f16(b);
+        int scales_high = read_u16(b + 2);
+        for (int j = 0; j < 8; j++) {
+            int scale = (b[4 + j / 2] >> (4 * (j & 1)) & 15) | (scales_high >> (2 * j) & 3) << 4;
+            float dl = d * (float)(scale - 32);
+            for (int l = 0; l < 16; l++) {
+                uint8_t q = b[8 + 16 * j + l];
+                out[k + 32 * j + l] = dl * (float)quant_iq4_values[q & 15];
+                out[k + 32 * j + l + 16] = dl * (float)quant_iq4_values[q >> 4];
+            }
+        }
+    }
+}
