@@ -13,7 +13,7 @@
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
 enum arithmetic {
-    ARITHMETIC_DEFAULT, /* activations of matrix products may be quantised to int8 with a scale per 32 */
+    ARITHMETIC_DEFAULT, /* activations of matrix products may be quantised to int8 with a scale per 16 */
     ARITHMETIC_EXACT    /* f32 activations times decoded weights: the oracle */
 };
 

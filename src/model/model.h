@@ -46,7 +46,7 @@ int model_load(const char *path, unsigned flags, struct model **out, struct err 
 void model_free(struct model *m);
 
 /* general.name, or the file's base name. */
-const char *model_name(const struct model *m);
+int model_name(const struct model *m, char *out, size_t n); /* printable ASCII without spaces; returns its length */
 
 /* MODEL as the user typed it: a path as it is; a bare name ("demo") is looked for as models/apr-NAME.gguf and models/NAME.gguf under each of the folders given (NULL-terminated).
  * ERR_NOT_FOUND says where was looked. out_path: caller's buffer. */

@@ -26,6 +26,7 @@ struct plan_request {
     uint64_t budget_bytes;        /* what may be used in all */
     uint64_t total_bytes;         /* of the device: tells exceeds_device from co_tenant */
     const char *source;           /* where the budget came from */
+    int64_t workspace_rows;
     size_t scratch_bytes;         /* of the device */
 };
 

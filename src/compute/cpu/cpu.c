@@ -50,7 +50,7 @@ static void act_strides(struct act *a, int64_t n_in)
 {
     a->n_in = n_in;
     a->q_stride = round_up(n_in, 64);
-    a->d_stride = round_up(n_in / 32 + 1, 16);
+    a->d_stride = round_up(n_in / 16, 16);
     a->s_stride = round_up(n_in / 16, 8);
 }
 

@@ -8,11 +8,11 @@
 #define PANEL_ROWS 16 /* weight rows unpacked at a time */
 #define N_TYPE_IDS 48
 
-/* Activation rows as int8 with one f32 scale per 32, and the scaled sums of each 16 (for offsets and minima). Row r of each array begins at r * its stride. */
+/* Activation rows as int8 with one f32 scale per 16 and the scaled sum of each 16 (for offsets and minima). Row r of each array begins at r * its stride. */
 struct act {
     int64_t n_in;
     int8_t *q;
-    float *d;              /* [n_in / 32] */
+    float *d;              /* [n_in / 16] */
     float *s16;            /* [n_in / 16], zero-padded to a multiple of 8 */
     int64_t q_stride, d_stride, s_stride;
 };

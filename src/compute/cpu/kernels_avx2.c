@@ -48,34 +48,47 @@ static inline __m256i tail_mask(int64_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-static void quantise_row(const float *x, int64_t n, int8_t *q, float *d, float *s16, int64_t n_s16)
+/* Largest magnitude of 16 values; NaN when one is not finite. */
+static inline float largest16(__m256 v0, __m256 v1)
 {
     const __m256 sign = _mm256_set1_ps(-0.0f);
+    __m256 bad = _mm256_or_ps(_mm256_cmp_ps(v0, v0, _CMP_UNORD_Q), _mm256_cmp_ps(v1, v1, _CMP_UNORD_Q));
+    __m256 max = _mm256_max_ps(_mm256_andnot_ps(sign, v0), _mm256_andnot_ps(sign, v1));
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps(max, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    m = _mm_max_ss(m, _mm_movehdup_ps(m));
+    float largest = _mm_cvtss_f32(m);
+    return _mm256_movemask_ps(bad) || largest > 1e30f ? NAN : largest;
+}
+
+/* Sixteen values to int8: rounded so that the largest is +-127, then the scale that brings scale * q nearest to x in the least squares. */
+static inline void quantise16(const float *x, int8_t *q, float *d, float *s16)
+{
+    __m256 v0 = _mm256_loadu_ps(x), v1 = _mm256_loadu_ps(x + 8);
+    float largest = largest16(v0, v1), scale = largest > 1e-30f ? 0 : largest * 0; /* zero stays zero, NaN stays NaN */
+    __m256 factor = _mm256_set1_ps(largest > 1e-30f ? 127 / largest : 0);
+    __m256i w0 = _mm256_cvtps_epi32(_mm256_mul_ps(v0, factor)), w1 = _mm256_cvtps_epi32(_mm256_mul_ps(v1, factor));
+    __m256 f0 = _mm256_cvtepi32_ps(w0), f1 = _mm256_cvtepi32_ps(w1);
+    if (largest > 1e-30f)
+        scale = sum_lanes(_mm256_fmadd_ps(v0, f0, _mm256_mul_ps(v1, f1))) / sum_lanes(_mm256_fmadd_ps(f0, f0, _mm256_mul_ps(f1, f1)));
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(w0, w1), 0xD8);
+    _mm_storeu_si128((__m128i *)q, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+    *d = scale;
+    *s16 = scale * sum_lanes(_mm256_add_ps(f0, f1)); /* whole numbers below 2^24: exact in any order */
+}
+
+static void quantise_row(const float *x, int64_t n, int8_t *q, float *d, float *s16, int64_t n_s16)
+{
     for (int64_t g = n / 16; g < n_s16; g++)
         s16[g] = 0;
-    for (int64_t b = 0; b < n / 32; b++) {
-        __m256 v[4], max = _mm256_setzero_ps(), nan = _mm256_setzero_ps();
-        for (int i = 0; i < 4; i++) {
-            v[i] = _mm256_loadu_ps(x + 32 * b + 8 * i);
-            nan = _mm256_or_ps(nan, _mm256_cmp_ps(v[i], v[i], _CMP_UNORD_Q));
-            max = _mm256_max_ps(max, _mm256_andnot_ps(sign, v[i]));
-        }
-        __m128 m = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps(max, 1));
-        m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-        m = _mm_max_ss(m, _mm_movehdup_ps(m));
-        float largest = _mm_cvtss_f32(m), scale = _mm256_movemask_ps(nan) ? NAN : largest / 127; /* a NaN must come out as one */
-        __m256 inverse = _mm256_set1_ps(largest > 0 ? 127 / largest : 0);
-        __m256i w[4];
-        for (int i = 0; i < 4; i++)
-            w[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
-        __m256i low = _mm256_packs_epi32(w[0], w[1]), high = _mm256_packs_epi32(w[2], w[3]);
-        __m256i sum16 = _mm256_add_epi32(w[0], w[1]), sum16b = _mm256_add_epi32(w[2], w[3]);
-        __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-        _mm256_storeu_si256((__m256i *)(q + 32 * b), bytes);
-        d[b] = scale;
-        s16[2 * b] = scale * sum_lanes(_mm256_cvtepi32_ps(sum16)); /* whole numbers below 2^24: exact in any order */
-        s16[2 * b + 1] = scale * sum_lanes(_mm256_cvtepi32_ps(sum16b));
-    }
+    for (int64_t g = 0; g < n / 16; g++)
+        quantise16(x + 16 * g, q + 16 * g, d + g, s16 + g);
+}
+
+/* The scales of a block's two halves, each over its four lanes. */
+static inline __m256 half_scales(const float *d)
+{
+    return _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_broadcast_sd((const double *)d)), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
 }
 
 /* Lane sums of 32 products. Unsigned: |pair sums| <= 2 * 63 * 127 fits 16 bits. Signed: |w| <= 128, so 2 * 128 * 127 does too. */
@@ -99,7 +112,7 @@ static inline float offset_sum(__m256 acc, const float *min, const float *s16, i
 
 #define LOAD_W(r) __m256i w##r = _mm256_loadu_si256((const __m256i *)(w##r##p + 32 * b)); __m256 s##r = _mm256_loadu_ps(s##r##p + 8 * b);
 #define ABS_W(r) __m256i u##r = _mm256_sign_epi8(w##r, w##r);
-#define LOAD_X(c) __m256i x##c = _mm256_loadu_si256((const __m256i *)(x##c##p + 32 * b)); __m256 d##c = _mm256_broadcast_ss(d##c##p + b);
+#define LOAD_X(c) __m256i x##c = _mm256_loadu_si256((const __m256i *)(x##c##p + 32 * b)); __m256 d##c = half_scales(d##c##p + 2 * b);
 #define FMA_U(r, c) a##r##c = _mm256_fmadd_ps(block_unsigned(w##r, x##c), _mm256_mul_ps(s##r, d##c), a##r##c);
 #define FMA_S(r, c) a##r##c = _mm256_fmadd_ps(block_signed(u##r, w##r, x##c), _mm256_mul_ps(s##r, d##c), a##r##c);
 #define ROW(r) const uint8_t *w##r##p = p->q + (r0 + r) * p->q_stride; const float *s##r##p = p->scale + (r0 + r) * p->scale_stride;

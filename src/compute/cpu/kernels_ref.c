@@ -5,27 +5,36 @@
 #include "compute/cpu/kernels.h"
 #include "compute/cpu/unpack.h"
 
+/* Sixteen values to int8: rounded so that the largest is +-127, then the scale that brings scale * q nearest to x in the least squares. */
+static float quantise16(const float *x, int8_t *q)
+{
+    float max = 0, xq = 0, qq = 0;
+    int finite = 1;
+    for (int i = 0; i < 16; i++) {
+        max = fmaxf(max, fabsf(x[i]));
+        finite &= fabsf(x[i]) <= 1e30f;
+    }
+    memset(q, 0, 16);
+    if (!finite || max <= 1e-30f)
+        return finite ? 0 : NAN; /* what is not finite must come out so */
+    for (int i = 0; i < 16; i++) {
+        q[i] = (int8_t)nearbyintf(x[i] * (127 / max));
+        xq += x[i] * (float)q[i];
+        qq += (float)q[i] * (float)q[i];
+    }
+    return xq / qq;
+}
+
 static void quantise_row(const float *x, int64_t n, int8_t *q, float *d, float *s16, int64_t n_s16)
 {
     for (int64_t g = n / 16; g < n_s16; g++)
         s16[g] = 0;
-    for (int64_t b = 0; b < n / 32; b++) {
-        float max = 0;
-        int has_nan = 0;
-        for (int i = 0; i < 32; i++) {
-            max = fmaxf(max, fabsf(x[32 * b + i]));
-            has_nan |= isnan(x[32 * b + i]);
-        }
-        float scale = has_nan ? NAN : max / 127, inverse = max > 0 && !has_nan ? 127 / max : 0;
-        int sum[2] = {0, 0};
-        for (int i = 0; i < 32; i++) {
-            int value = (int)nearbyintf(x[32 * b + i] * inverse);
-            q[32 * b + i] = (int8_t)(value > 127 ? 127 : value < -127 ? -127 : value);
-            sum[i / 16] += q[32 * b + i];
-        }
-        d[b] = scale;
-        s16[2 * b] = scale * (float)sum[0];
-        s16[2 * b + 1] = scale * (float)sum[1];
+    for (int64_t g = 0; g < n / 16; g++) {
+        int sum = 0;
+        d[g] = quantise16(x + 16 * g, q + 16 * g);
+        for (int i = 0; i < 16; i++)
+            sum += q[16 * g + i];
+        s16[g] = d[g] * (float)sum;
     }
 }
 
@@ -39,7 +48,7 @@ static float dot_int8(const struct panel *p, int r, const struct act *x, int64_t
         int half[2] = {0, 0};
         for (int i = 0; i < 32; i++)
             half[i / 16] += (p->is_signed ? (int8_t)w[32 * b + i] : w[32 * b + i]) * q[32 * b + i];
-        sum += (float)half[0] * (scale[8 * b] * d[b]) + (float)half[1] * (scale[8 * b + 4] * d[b]);
+        sum += (float)half[0] * (scale[8 * b] * d[2 * b]) + (float)half[1] * (scale[8 * b + 4] * d[2 * b + 1]);
     }
     if (!p->is_signed)
         for (int64_t g = 0; g < p->n_in / 16; g++)

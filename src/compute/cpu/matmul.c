@@ -49,7 +49,7 @@ static void prepare_activations(struct product *p, int64_t n_in)
     int64_t rows = p->cpu->max_rows;
     a->n_in = n_in;
     a->q_stride = round_up(n_in, 64);
-    a->d_stride = round_up(n_in / 32 + 1, 16);
+    a->d_stride = round_up(n_in / 16, 16);
     a->s_stride = round_up(n_in / 16, 8);
     a->d = (float *)(a->q + rows * a->q_stride);
     a->s16 = a->d + rows * a->d_stride;
