@@ -6,6 +6,7 @@
 
 #include "compute/cpu/kernels.h"
 #include "compute/cpu/unpack.h"
+#include "compute/cpu/unpack_avx2.h"
 
 static inline float sum_lanes(__m256 v)
 {
@@ -458,4 +459,9 @@ void cpu_kernels_avx2(struct cpu_kernels *k)
     k->attention = attention;
     k->delta = delta;
     unpack_fill(k);
+    k->unpack[QUANT_Q4_0].fn = unpack_q4_0_avx2;
+    k->unpack[QUANT_Q8_0].fn = unpack_q8_0_avx2;
+    k->unpack[QUANT_Q4_K].fn = unpack_q4_k_avx2;
+    k->unpack[QUANT_Q5_K].fn = unpack_q5_k_avx2;
+    k->unpack[QUANT_Q6_K].fn = unpack_q6_k_avx2;
 }
