@@ -16,8 +16,8 @@ enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DEVICE = 14 };
 enum verb_bit {
     VERB_INSPECT = 1 << 0, VERB_TENSORS = 1 << 1, VERB_VALIDATE = 1 << 2, VERB_TOKENIZE = 1 << 3, VERB_DETOKENIZE = 1 << 4, VERB_TEMPLATE = 1 << 5,
     VERB_RUN = 1 << 6, VERB_CHAT = 1 << 7, VERB_SERVE = 1 << 8, VERB_PLAN = 1 << 9, VERB_BENCH = 1 << 10, VERB_DEVICES = 1 << 11, VERB_LOGITS = 1 << 12,
-    VERB_PERPLEXITY = 1 << 13, VERB_DEBUG = 1 << 14, VERB_HELP = 1 << 15,
-    VERB_ALL = (1 << 16) - 1
+    VERB_PERPLEXITY = 1 << 13, VERB_DEBUG = 1 << 14, VERB_GENERATE = 1 << 15, VERB_HELP = 1 << 16,
+    VERB_ALL = (1 << 17) - 1
 };
 
 /* Index of the option's row in cli_options and of its value in cli->o. */

@@ -194,7 +194,14 @@ static int parse_bias(struct cli *c, const char *text, struct logit_bias *out)
     return 0;
 }
 
-int cli_sampling(struct cli *c, const struct model *m, struct sample_params *p, struct logit_bias *bias)
+int cli_logit_bias(struct cli *c, struct logit_bias *bias)
+{
+    for (int i = 0; i < c->o[O_LOGIT_BIAS].n_list; i++)
+        TRY(parse_bias(c, c->o[O_LOGIT_BIAS].list[i], &bias[i]));
+    return 0;
+}
+
+int cli_sampling(struct cli *c, const struct model *m, const struct logit_bias *bias, struct sample_params *p)
 {
     const struct opt_value *o = c->o;
     sample_params_default(p);
@@ -213,8 +220,6 @@ int cli_sampling(struct cli *c, const struct model *m, struct sample_params *p, 
         p->repeat_last_n = (int)o[O_REPEAT_LAST_N].i;
     p->has_seed = o[O_SEED].set;
     p->seed = (uint64_t)o[O_SEED].i;
-    for (int i = 0; i < o[O_LOGIT_BIAS].n_list; i++)
-        TRY(parse_bias(c, o[O_LOGIT_BIAS].list[i], &bias[i]));
     p->bias = bias;
     p->n_bias = (size_t)o[O_LOGIT_BIAS].n_list;
     return sample_params_check(p, vocab_n_tokens(m->vocab), &c->err);

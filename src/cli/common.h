@@ -45,8 +45,10 @@ void cli_print_backend(const struct device *dev);
 /* Device, context and memory flags as the engine takes them. */
 void cli_engine_options(const struct cli *c, struct engine_options *out);
 
-/* Sampling: neutral, then the file's general.sampling.*, then the flags. bias: caller's array of OPT_LIST_MAX. */
-int cli_sampling(struct cli *c, const struct model *m, struct sample_params *out, struct logit_bias *bias) MUST_CHECK;
+/* --logit-bias into the caller's array of OPT_LIST_MAX. */
+int cli_logit_bias(struct cli *c, struct logit_bias *bias) MUST_CHECK;
+/* Sampling: neutral, then the file's general.sampling.*, then the flags. bias is borrowed by *out. */
+int cli_sampling(struct cli *c, const struct model *m, const struct logit_bias *bias, struct sample_params *out) MUST_CHECK;
 
 /* The devices as people read them, and as JSON. */
 int cli_list_devices(struct cli *c) MUST_CHECK;

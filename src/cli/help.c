@@ -4,6 +4,8 @@
 
 #include "cli/cli.h"
 
+#define PAGE_WIDTH 100
+
 static int is_debug(const struct verb *v)
 {
     return strncmp(v->name, "debug ", 6) == 0;
@@ -19,11 +21,32 @@ void help_program(struct buf *out)
                      "Exit status: 0 done, 1 failed, 2 wrong usage, 14 a device asked for by name is not to be had.\n");
 }
 
+/* A paragraph, broken at spaces. */
+static void write_paragraph(struct buf *out, const char *text)
+{
+    size_t column = 0;
+    while (*text) {
+        size_t word = strcspn(text, " ");
+        if (column > 0 && column + 1 + word > PAGE_WIDTH) {
+            buf_add_char(out, '\n');
+            column = 0;
+        } else if (column > 0) {
+            buf_add_char(out, ' ');
+            column++;
+        }
+        buf_add(out, text, word);
+        column += word;
+        text += word;
+        text += strspn(text, " ");
+    }
+    buf_add_char(out, '\n');
+}
+
 void help_verb(const struct verb *v, struct buf *out)
 {
     buf_addf(out, "usage: apr %s%s%s [OPTIONS]\n\n%c%s.\n", v->name, *v->args ? " " : "", v->args, v->summary[0] & ~0x20, v->summary + 1);
     if (*v->description)
-        buf_addf(out, "%s\n", v->description);
+        write_paragraph(out, v->description);
     buf_add_str(out, "\noptions:\n");
     opt_write_help(cli_options, N_OPTIONS, v->bit, out);
 }

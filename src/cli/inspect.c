@@ -174,7 +174,7 @@ static void print_config(const struct model *m)
     const struct model_config *k = &m->config;
     printf("architecture: %s, %d layers (%d full attention, %d linear attention)%s\n", k->architecture, k->n_layer, k->n_full, k->n_linear, k->n_mtp ? ", draft blocks passed over" : "");
     printf("sizes: d %" PRId64 ", vocabulary %" PRId64 ", context %" PRId64 "\n", k->d_model, k->n_vocab, k->n_ctx_declared);
-    printf("attention: %d query heads, %d KV heads of %d; linear: %d key heads, %d value heads of %d\n", k->n_head, k->n_head_kv, k->d_head, k->n_head_k, k->n_head_v, k->d_state);
+    printf("attention heads: %d query, %d KV, of %d; linear: %d key, %d value, of %d\n", k->n_head, k->n_head_kv, k->d_head, k->n_head_k, k->n_head_v, k->d_state);
     if (k->is_moe)
         printf("experts: %d, %d used, width %" PRId64 ", shared %" PRId64 "\n", k->n_expert, k->n_expert_used, k->d_ff_expert, k->d_ff_shared);
     else

@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 
 #define GENERATING (VERB_RUN | VERB_CHAT)
-#define COMPUTING (VERB_RUN | VERB_CHAT | VERB_SERVE | VERB_BENCH | VERB_LOGITS | VERB_PERPLEXITY | VERB_DEBUG)
+#define COMPUTING (VERB_RUN | VERB_CHAT | VERB_SERVE | VERB_BENCH | VERB_LOGITS | VERB_PERPLEXITY | VERB_GENERATE)
 #define SAMPLING (VERB_RUN | VERB_CHAT | VERB_SERVE)
 #define REPORTING (VERB_ALL & ~VERB_HELP)
 
@@ -108,7 +108,7 @@ const struct verb cli_verbs[] = {
     {"debug sample", VERB_DEBUG, "", 0, 0, "cases {logits, ...} to {p} or {error}", "One JSON object a line, or one array of them.", verb_debug_sample},
     {"debug reply", VERB_DEBUG, "", 0, 0, "lines {text, tools, in_reasoning, finish} or {pieces, stop} to what they mean", "One JSON object a line.", verb_debug_reply},
     {"debug dequant", VERB_DEBUG, "TYPE", 1, 1, "blocks on standard input to f32 on standard output", "TYPE is a block type's name, as Q4_K.", verb_debug_dequant},
-    {"debug generate", VERB_DEBUG, "MODEL", 1, 1, "lines {prompt_ids, max_tokens} to {ids, finish}", "Greedy generation, one JSON object a line.", verb_debug_generate},
+    {"debug generate", VERB_GENERATE, "MODEL", 1, 1, "lines {prompt_ids, max_tokens} to {ids, finish}", "Greedy generation, one JSON object a line.", verb_debug_generate},
     {"help", VERB_HELP, "[VERB]", 0, 2, "this page, a verb's page, or the manual page (--man)", "", verb_help},
     {NULL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };

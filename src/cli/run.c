@@ -34,20 +34,16 @@ static int vars_from_prompt(struct cli *c, const struct buf *prompt, json_t **va
     return rc;
 }
 
-static int answer(struct cli *c, const json_t *vars, const struct buf *prompt)
+static int answer(struct talk *t, const json_t *vars, const struct buf *prompt)
 {
-    struct talk t;
     struct talk_answer a;
     talk_answer_init(&a);
-    int rc = talk_open(c, &t);
-    if (rc == 0)
-        rc = vars ? talk_chat(&t, vars, &a) : talk_complete(&t, buf_str(prompt), prompt->len, &a);
+    int rc = vars ? talk_chat(t, vars, &a) : talk_complete(t, buf_str(prompt), prompt->len, &a);
     if (rc == 0) {
         talk_print_rates(&a);
-        if (c->o[O_JSON].set)
-            rc = cli_print_json(c, talk_answer_json(&a), -1);
+        if (t->c->o[O_JSON].set)
+            rc = cli_print_json(t->c, talk_answer_json(&a), -1);
     }
-    talk_close(&t);
     talk_answer_free(&a);
     return rc;
 }
@@ -64,15 +60,13 @@ static int check_usage(struct cli *c)
     return 0;
 }
 
-int verb_run(struct cli *c)
+static int read_and_answer(struct talk *t)
 {
+    struct cli *c = t->c;
     struct buf prompt;
     json_t *vars = NULL;
-    if (c->o[O_LIST_DEVICES].set)
-        return cli_list_devices(c);
-    TRY(check_usage(c));
-    buf_init(&prompt, MEM_TEXT, 1);
     int rc;
+    buf_init(&prompt, MEM_TEXT, 1);
     if (c->o[O_MESSAGES].set)
         rc = prompt_vars_from_file(c, c->o[O_MESSAGES].s, &vars);
     else
@@ -80,8 +74,21 @@ int verb_run(struct cli *c)
     if (rc == 0 && !vars && !c->o[O_RAW].set)
         rc = vars_from_prompt(c, &prompt, &vars);
     if (rc == 0)
-        rc = answer(c, vars, &prompt);
+        rc = answer(t, vars, &prompt);
     json_decref(vars);
     buf_free(&prompt);
+    return rc;
+}
+
+int verb_run(struct cli *c)
+{
+    struct talk t;
+    if (c->o[O_LIST_DEVICES].set)
+        return cli_list_devices(c);
+    TRY(check_usage(c));
+    int rc = talk_open(c, &t);
+    if (rc == 0)
+        rc = read_and_answer(&t);
+    talk_close(&t);
     return rc;
 }

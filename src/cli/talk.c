@@ -38,13 +38,16 @@ int talk_open(struct cli *c, struct talk *t)
     struct cli_device device;
     struct engine_options options;
     *t = (struct talk){.c = c};
+    if (c->o[O_THINK].set && c->o[O_NO_THINK].set)
+        return cli_usage(c, "--think and --no-think contradict each other");
+    TRY(cli_logit_bias(c, t->bias));
     TRY(cli_resolve_device(c, &device));
     TRY(cli_load_model(c, 0, &t->model));
     if (log_level() == LOG_VERBOSE)
         cli_print_device_line(stderr, &device, t->model);
     if (c->o[O_TEMPLATE_FILE].set)
         TRY(prompt_load_template(c, t->model->file, t->model->vocab, &t->template_file));
-    TRY(cli_sampling(c, t->model, &t->sampling, t->bias));
+    TRY(cli_sampling(c, t->model, t->bias, &t->sampling));
     cli_engine_options(c, &options);
     options.n_parallel = 1;
     TRY(engine_start(t->model, &options, &t->engine, &c->err));
