@@ -8,6 +8,7 @@
 #include "compute/cpu/cpu.h"
 #include "gguf/quant.h"
 
+#define FEW_ROWS 4
 #define COLUMN_BLOCK_BYTES 24576 /* activations held in the first cache while a panel's rows pass */
 
 struct product {
@@ -72,69 +73,82 @@ static void panel_layout(struct panel *panel, uint8_t *memory, int64_t n_in)
     panel->f32 = (float *)memory;
 }
 
-static void fill_panel(const struct product *p, struct panel *panel, const struct weight *w, int64_t first, int n_rows)
+/* Unpacks weight rows first + r0 .. first + r0 + n_rows - 1 into the panel's rows from r0 on. */
+static void fill_panel(const struct product *p, struct panel *panel, const struct weight *w, int64_t first, int r0, int n_rows)
 {
     unpack_fn *unpack = unpack_of(p, w);
-    const uint8_t *row = (const uint8_t *)w->data + (size_t)first * w->row_bytes;
-    if (!unpack) {
-        const struct quant_type *type = quant_type(w->type);
-        for (int r = 0; r < n_rows; r++)
-            type->decode(row + (size_t)r * w->row_bytes, panel->f32 + r * w->n_in, (size_t)w->n_in);
-        return;
-    }
-    panel->is_signed = p->cpu->kernels.unpack[w->type].is_signed;
-    for (int r = 0; r < n_rows; r++) {
+    const struct quant_type *type = quant_type(w->type);
+    for (int r = r0; r < r0 + n_rows; r++) {
+        const uint8_t *row = (const uint8_t *)w->data + (size_t)(first + r) * w->row_bytes;
+        if (!unpack) {
+            type->decode(row, panel->f32 + r * w->n_in, (size_t)w->n_in);
+            continue;
+        }
         float *min = panel->min + r * panel->min_stride;
         for (int64_t g = w->n_in / 16; g < panel->min_stride; g++)
             min[g] = 0;
-        const uint8_t *bytes = row + (size_t)r * w->row_bytes;
-        for (size_t i = 0; i < w->row_bytes; i += 64) /* the row that the next pass of this loop unpacks */
-            __builtin_prefetch(bytes + w->row_bytes * 2 + i);
-        unpack(bytes, w->n_in, panel->q + r * panel->q_stride, panel->scale + r * panel->scale_stride, min);
+        unpack(row, w->n_in, panel->q + r * panel->q_stride, panel->scale + r * panel->scale_stride, min);
     }
 }
 
-static void run_panel(const struct product *p, struct panel *panel, const struct weight *w, float *out, int64_t first, int n_rows)
+/* Panel rows r0 .. r0 + n_r - 1 (n_r <= 4) times activation rows c0 .. c1 - 1. */
+static void run_tile(const struct product *p, struct panel *panel, const struct weight *w, float *out, int64_t first, int r0, int n_r, int64_t c0, int64_t c1)
 {
     const struct cpu_kernels *k = &p->cpu->kernels;
-    int is_int8 = unpack_of(p, w) != NULL;
-    int64_t block = COLUMN_BLOCK_BYTES / (w->n_in * (is_int8 ? 1 : 4)) & ~(int64_t)1;
-    if (block < 2)
-        block = 2;
-    for (int64_t c0 = 0; c0 < p->n; c0 += block) {
-        int64_t c1 = c0 + block < p->n ? c0 + block : p->n;
-        float *to = out + c0 * w->n_out + first;
+    float *to = out + c0 * w->n_out + first;
+    if (unpack_of(p, w))
+        k->tile_int8(panel, r0, n_r, &p->cpu->act, c0, c1, to, w->n_out);
+    else
+        k->tile_f32(panel, r0, n_r, p->x, w->n_in, c0, c1, to, w->n_out);
+}
+
+/* Many rows: the whole panel first, then blocks of activations that stay in the first cache pass under it. Few rows: four weight rows at a time, so that fetching the next
+ * ones overlaps with the arithmetic. The numbers are the same. */
+static void run_panel(const struct product *p, struct panel *panel, const struct weight *w, float *out, int64_t first, int n_rows)
+{
+    if (p->n <= FEW_ROWS) {
         for (int r = 0; r < n_rows; r += 4) {
             int n_r = n_rows - r < 4 ? n_rows - r : 4;
-            if (is_int8)
-                k->tile_int8(panel, r, n_r, &p->cpu->act, c0, c1, to, w->n_out);
-            else
-                k->tile_f32(panel, r, n_r, p->x, w->n_in, c0, c1, to, w->n_out);
+            fill_panel(p, panel, w, first, r, n_r);
+            run_tile(p, panel, w, out, first, r, n_r, 0, p->n);
         }
+        return;
     }
+    int64_t block = COLUMN_BLOCK_BYTES / (w->n_in * (unpack_of(p, w) ? 1 : 4)) & ~(int64_t)1;
+    if (block < 2)
+        block = 2;
+    fill_panel(p, panel, w, first, 0, n_rows);
+    for (int64_t c0 = 0; c0 < p->n; c0 += block)
+        for (int r = 0; r < n_rows; r += 4)
+            run_tile(p, panel, w, out, first, r, n_rows - r < 4 ? n_rows - r : 4, c0, c0 + block < p->n ? c0 + block : p->n);
+}
+
+static long panels_of(const struct weight *w)
+{
+    return (long)((w->n_out + PANEL_ROWS - 1) / PANEL_ROWS);
 }
 
 static void run_products(void *arg, int thread, int n_threads)
 {
     struct product *p = arg;
     struct panel panel;
-    long base = 0, at = 0, total = 0;
-    int i = 0;
-    (void)n_threads;
+    long at, total = 0, chunk;
     panel_layout(&panel, p->cpu->panels + (size_t)thread * p->cpu->panel_bytes, p->w[0]->n_in);
     for (int j = 0; j < p->n_w; j++)
-        total += (long)((p->w[j]->n_out + PANEL_ROWS - 1) / PANEL_ROWS);
-    while ((at = pool_next(&p->next_panel, 1, total)) < total) {
-        long panels;
-        while (at - base >= (panels = (long)((p->w[i]->n_out + PANEL_ROWS - 1) / PANEL_ROWS))) {
-            base += panels;
-            i++;
+        total += panels_of(p->w[j]);
+    chunk = total / (8 * n_threads); /* long runs of rows for the prefetchers, short enough to share evenly */
+    chunk = chunk < 1 ? 1 : chunk > 16 ? 16 : chunk;
+    while ((at = pool_next(&p->next_panel, chunk, total)) < total) {
+        long end = at + chunk < total ? at + chunk : total, base = 0;
+        int i = 0;
+        for (; at < end; at++) {
+            while (at - base >= panels_of(p->w[i]))
+                base += panels_of(p->w[i++]);
+            const struct weight *w = p->w[i];
+            int64_t first = (int64_t)(at - base) * PANEL_ROWS;
+            panel.is_signed = w->type < N_TYPE_IDS && p->cpu->kernels.unpack[w->type].is_signed;
+            run_panel(p, &panel, w, p->out[i], first, (int)(w->n_out - first < PANEL_ROWS ? w->n_out - first : PANEL_ROWS));
         }
-        const struct weight *w = p->w[i];
-        int64_t first = (int64_t)(at - base) * PANEL_ROWS;
-        int n_rows = (int)(w->n_out - first < PANEL_ROWS ? w->n_out - first : PANEL_ROWS);
-        fill_panel(p, &panel, w, first, n_rows);
-        run_panel(p, &panel, w, p->out[i], first, n_rows);
     }
 }
 

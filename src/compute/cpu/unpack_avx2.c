@@ -10,6 +10,13 @@ static inline float half_at(const uint8_t *p)
     return _cvtsh_ss(read_u16(p));
 }
 
+/* Rows follow one another in memory: the lines that will be unpacked some 2 KB later. */
+static inline void prefetch_ahead(const uint8_t *b, int bytes)
+{
+    for (int i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)b + 1024 + i, _MM_HINT_T0);
+}
+
 static inline __m256i load32(const uint8_t *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
@@ -55,6 +62,7 @@ static inline void put_k_scales(const uint8_t *packed, float d, float dmin, floa
 void unpack_q4_k_avx2(const uint8_t *b, int64_t n, uint8_t *q, float *scale, float *min)
 {
     for (int64_t k = 0; k < n; k += 256, b += 144, q += 256, scale += 64, min += 16) {
+        prefetch_ahead(b, 144);
         put_k_scales(b + 4, half_at(b), half_at(b + 2), scale, min);
         for (int i = 0; i < 4; i++) {
             __m256i v = load32(b + 16 + 32 * i);
@@ -67,6 +75,7 @@ void unpack_q4_k_avx2(const uint8_t *b, int64_t n, uint8_t *q, float *scale, flo
 void unpack_q5_k_avx2(const uint8_t *b, int64_t n, uint8_t *q, float *scale, float *min)
 {
     for (int64_t k = 0; k < n; k += 256, b += 176, q += 256, scale += 64, min += 16) {
+        prefetch_ahead(b, 176);
         __m256i high = load32(b + 16);
         put_k_scales(b + 4, half_at(b), half_at(b + 2), scale, min);
         for (int i = 0; i < 4; i++) {
@@ -80,6 +89,7 @@ void unpack_q5_k_avx2(const uint8_t *b, int64_t n, uint8_t *q, float *scale, flo
 void unpack_q6_k_avx2(const uint8_t *b, int64_t n, uint8_t *q, float *scale, float *min)
 {
     for (int64_t k = 0; k < n; k += 256, b += 210, q += 256, scale += 64, min += 16) {
+        prefetch_ahead(b, 210);
         __m256 d = _mm256_set1_ps(half_at(b + 208)), offset = _mm256_set1_ps(32);
         __m128i bytes = _mm_loadu_si128((const __m128i *)(b + 192));
         for (int half = 0; half < 2; half++) {
