@@ -94,8 +94,8 @@ int verb_detokenize(struct cli *c)
         rc = detokenize(c, v, &out);
     if (rc == 0 && c->o[O_JSON].set)
         rc = cli_print_json(c, json_pack("{s:o}", "text", json_stringn(buf_str(&out), out.len)), -1);
-    else if (rc == 0)
-        printf("%s\n", buf_str(&out));
+    else if (rc == 0 && buf_add_char(&out, '\n') == 0)
+        fwrite(out.data, 1, out.len, stdout);
     buf_free(&out);
     vocab_free(v);
     gguf_close(g);
