@@ -108,6 +108,7 @@ static int measure(struct bench *b)
     options.n_parallel = 1;
     TRY(engine_start(b->model, &options, &b->engine, &c->err));
     cli_print_backend(engine_device(b->engine));
+    cli_quiet_engine();
     int32_t *ids = mem_alloc_array(MEM_OTHER, b->n_prompt, sizeof *ids);
     int rc = ids ? 0 : err_set(&c->err, ERR_NO_MEMORY, "out of memory for the prompt");
     for (int i = 0; rc == 0 && i < b->n_repeat; i++)

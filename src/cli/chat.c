@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "cli/editor.h"
 #include "cli/prompt.h"
 #include "cli/talk.h"
@@ -57,10 +56,7 @@ static int answer_turn(struct conversation *v, struct talk_answer *a)
     talk_print_rates(a);
     if (!c->o[O_JSON].set)
         return 0;
-    json_t *line = json_pack("{s:i}", "turn", v->turn), *answer = talk_answer_json(a);
-    json_object_update(line, answer);
-    json_decref(answer);
-    rc = cli_print_json(c, line, -1);
+    rc = talk_print_json(c, a, v->turn);
     fflush(stdout);
     return rc;
 }
@@ -72,25 +68,24 @@ static int say(struct conversation *v, const char *text, size_t n)
     struct talk_answer a;
     talk_answer_init(&a);
     json_array_append_new(v->messages, json_pack("{s:s, s:o}", "role", "user", "content", cli_json_text(text, n)));
-    int rc = answer_turn(v, &a);
-    if (rc < 0) {
+    int rc = answer_turn(v, &a), stopped = talk_interrupted();
+    if (rc < 0)
         json_array_remove(v->messages, json_array_size(v->messages) - 1);
-    } else {
+    else
         keep_answer(v, &a);
-        if (talk_interrupted())
-            log_info("(stopped)");
-    }
+    if (rc == 0 && stopped)
+        talk_note(&v->talk, "(stopped)");
     talk_answer_free(&a);
     if (rc < 0 && editor_is_terminal(v->editor)) {
-        log_info("apr: %s", c->err.message);
+        talk_note(&v->talk, "apr: %s", c->err.message);
         return 0;
     }
     return rc;
 }
 
-static void help(void)
+static void help(const struct talk *t)
 {
-    log_info("/system TEXT  set the system message (nothing: none)\n/clear        forget the conversation\n/help         this list\n/quit         end (also Ctrl-D)\n"
+    talk_note(t, "/system TEXT  set the system message (nothing: none)\n/clear        forget the conversation\n/help         this list\n/quit         end (also Ctrl-D)\n"
              "Ctrl-C stops an answer. A line that starts with // is sent with one slash.");
 }
 
@@ -103,15 +98,15 @@ static int command(struct conversation *v, const char *text, size_t n)
     if (word == 5 && memcmp(text, "/quit", 5) == 0)
         return 1;
     if (word == 5 && memcmp(text, "/help", 5) == 0) {
-        help();
+        help(&v->talk);
     } else if (word == 6 && memcmp(text, "/clear", 6) == 0) {
         clear(v);
-        log_info("(forgotten)");
+        talk_note(&v->talk, "(forgotten)");
     } else if (word == 7 && memcmp(text, "/system", 7) == 0) {
         set_system(v, rest, n_rest);
-        log_info(n_rest ? "(system message set)" : "(system message removed)");
+        talk_note(&v->talk, n_rest ? "(system message set)" : "(system message removed)");
     } else {
-        log_info("unknown command %.*s; /help lists them", (int)(word > 60 ? 60 : word), text);
+        talk_note(&v->talk, "unknown command %.*s; /help lists them", (int)(word > 60 ? 60 : word), text);
     }
     return 0;
 }
@@ -149,7 +144,7 @@ int verb_chat(struct cli *c)
     if (rc == 0) {
         talk_catch_interrupts();
         if (editor_is_terminal(v.editor))
-            log_info("context %lld tokens; /help lists the commands", (long long)engine_context(v.talk.engine));
+            talk_note(&v.talk, "context %lld tokens; /help lists the commands", (long long)engine_context(v.talk.engine));
         rc = converse(&v);
         editor_close(v.editor);
     }

@@ -170,6 +170,12 @@ int cli_ids_from_json(struct cli *c, const json_t *array, const char *what, stru
     return 0;
 }
 
+void cli_quiet_engine(void)
+{
+    if (log_level() == LOG_NORMAL)
+        log_set_level(LOG_QUIET);
+}
+
 void cli_engine_options(const struct cli *c, struct engine_options *out)
 {
     *out = (struct engine_options){0};

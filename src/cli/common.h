@@ -42,6 +42,9 @@ void cli_print_device_line(FILE *out, const struct cli_device *d, const struct m
 /* "Backend: CPU (avx2, 2 threads)" */
 void cli_print_backend(const struct device *dev);
 
+/* The engine's own lines are for servers: where a person reads answers they come with -v only. */
+void cli_quiet_engine(void);
+
 /* Device, context and memory flags as the engine takes them. */
 void cli_engine_options(const struct cli *c, struct engine_options *out);
 

@@ -6,13 +6,27 @@
 #include "base/json.h"
 #include "gguf/quant.h"
 
+int debug_answer(struct cli *c, json_t *value, struct buf *out)
+{
+    if (value)
+        json_write_python(out, value, -1);
+    json_decref(value);
+    return value && !out->failed ? 0 : err_set(&c->err, ERR_NO_MEMORY, "out of memory for the answer");
+}
+
 static int one_case(struct cli *c, debug_case *fn, void *ctx, const json_t *in)
 {
-    json_t *out = NULL;
+    struct buf out;
     if (!json_is_object(in))
         return err_set(&c->err, ERR_FORMAT, "not a JSON object");
-    TRY(fn(c, ctx, in, &out));
-    return cli_print_json(c, out, -1);
+    buf_init(&out, MEM_OTHER, INPUT_MAX);
+    int rc = fn(c, ctx, in, &out);
+    if (rc == 0 && buf_add_char(&out, '\n') < 0)
+        rc = err_set(&c->err, out.failed, "the answer is too large");
+    if (rc == 0)
+        fwrite(out.data, 1, out.len, stdout);
+    buf_free(&out);
+    return rc;
 }
 
 static int one_document(struct cli *c, debug_case *fn, void *ctx, const json_t *document, size_t *n_cases)

@@ -87,7 +87,7 @@ static int read_sample_input(struct cli *c, const json_t *in, struct sample_inpu
     return read_bias(c, json_object_get(in, "logit_bias"), s);
 }
 
-static int probabilities(struct cli *c, struct sample_input *s, json_t **out)
+static int probabilities(struct cli *c, struct sample_input *s, struct buf *out)
 {
     struct sampler *sampler = NULL;
     struct err err = {0};
@@ -98,17 +98,15 @@ static int probabilities(struct cli *c, struct sample_input *s, json_t **out)
     int rc = sampler_probabilities(sampler, s->logits, s->p, &err);
     sampler_free(sampler);
     if (rc < 0) {
-        *out = json_pack("{s:o}", "error", cli_json_text(err.message, strlen(err.message)));
-        return 0;
+        return debug_answer(c, json_pack("{s:o}", "error", cli_json_text(err.message, strlen(err.message))), out);
     }
     json_t *p = json_array();
     for (int32_t i = 0; i < s->n_vocab; i++)
         json_array_append_new(p, json_real(s->p[i]));
-    *out = json_pack("{s:o}", "p", p);
-    return 0;
+    return debug_answer(c, json_pack("{s:o}", "p", p), out);
 }
 
-static int sample_case(struct cli *c, void *ctx, const json_t *in, json_t **out)
+static int sample_case(struct cli *c, void *ctx, const json_t *in, struct buf *out)
 {
     struct sample_input s = {0};
     (void)ctx;
@@ -142,7 +140,7 @@ static int collect_ids(struct cli *c, struct request *r, json_t *ids, const char
     }
 }
 
-static int generate_case(struct cli *c, void *ctx, const json_t *in, json_t **out)
+static int generate_case(struct cli *c, void *ctx, const json_t *in, struct buf *out)
 {
     struct ids prompt = {0};
     struct request *r = NULL;
@@ -160,10 +158,9 @@ static int generate_case(struct cli *c, void *ctx, const json_t *in, json_t **ou
         request_release(r);
     }
     ids_free(&prompt);
-    if (rc < 0)
-        json_decref(ids);
-    else
-        *out = json_pack("{s:o, s:s}", "ids", ids, "finish", finish);
+    if (rc == 0)
+        return debug_answer(c, json_pack("{s:o, s:s}", "ids", ids, "finish", finish), out);
+    json_decref(ids);
     return rc;
 }
 

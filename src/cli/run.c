@@ -42,7 +42,7 @@ static int answer(struct talk *t, const json_t *vars, const struct buf *prompt)
     if (rc == 0) {
         talk_print_rates(&a);
         if (t->c->o[O_JSON].set)
-            rc = cli_print_json(t->c, talk_answer_json(&a), -1);
+            rc = talk_print_json(t->c, &a, 0);
     }
     talk_answer_free(&a);
     return rc;

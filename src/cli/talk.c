@@ -1,6 +1,7 @@
 #include "cli/talk.h"
 
 #include <signal.h>
+#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -50,6 +51,7 @@ int talk_open(struct cli *c, struct talk *t)
     TRY(cli_sampling(c, t->model, t->bias, &t->sampling));
     cli_engine_options(c, &options);
     options.n_parallel = 1;
+    cli_quiet_engine();
     TRY(engine_start(t->model, &options, &t->engine, &c->err));
     if (log_level() == LOG_VERBOSE)
         cli_print_backend(engine_device(t->engine));
@@ -68,19 +70,30 @@ void talk_close(struct talk *t)
     model_free(t->model);
 }
 
+void talk_note(const struct talk *t, const char *format, ...)
+{
+    va_list args;
+    if (t->c->o[O_QUIET].set)
+        return;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+}
+
 void talk_answer_init(struct talk_answer *a)
 {
     memset(a, 0, sizeof *a);
     buf_init(&a->text, MEM_TEXT, TEXT_MAX);
     buf_init(&a->reasoning, MEM_TEXT, TEXT_MAX);
-    a->calls = json_array();
+    buf_init(&a->calls, MEM_TEXT, TEXT_MAX);
 }
 
 void talk_answer_free(struct talk_answer *a)
 {
     buf_free(&a->text);
     buf_free(&a->reasoning);
-    json_decref(a->calls);
+    buf_free(&a->calls);
     ids_free(&a->prompt_ids);
     ids_free(&a->ids);
 }
@@ -122,22 +135,19 @@ static void show_text(const struct show *s, const char *text, size_t n)
     fflush(stdout);
 }
 
-/* A call that is complete, or as far as it came. */
+/* A complete call: a line of its own. */
 static int end_call(struct show *s)
 {
-    json_t *arguments = NULL;
-    struct err ignored;
-    if (json_parse(buf_str(&s->arguments), s->arguments.len, &arguments, &ignored) < 0)
-        arguments = json_stringn(buf_str(&s->arguments), s->arguments.len);
-    json_t *call = json_pack("{s:o, s:o}", "name", json_stringn(buf_str(&s->name), s->name.len), "arguments", arguments);
-    struct buf line;
-    buf_init(&line, MEM_TEXT, TEXT_MAX);
-    json_write_python(&line, call, -1);
-    buf_add_char(&line, '\n');
-    show_text(s, buf_str(&line), line.len);
-    int rc = line.failed;
-    buf_free(&line);
-    return json_array_append_new(s->a->calls, call) == 0 ? rc : ERR_NO_MEMORY;
+    struct buf *calls = &s->a->calls;
+    size_t first = calls->len + (calls->len ? 2 : 0);
+    buf_add_str(calls, calls->len ? ", {\"name\": " : "{\"name\": ");
+    json_write_string(calls, buf_str(&s->name), s->name.len, 0);
+    buf_add_str(calls, ", \"arguments\": ");
+    buf_add(calls, buf_str(&s->arguments), s->arguments.len);
+    TRY(buf_add_char(calls, '}'));
+    show_text(s, calls->data + first, calls->len - first);
+    show_text(s, "\n", 1);
+    return 0;
 }
 
 static int on_reply(void *ctx, const struct reply_event *e)
@@ -154,7 +164,7 @@ static int on_reply(void *ctx, const struct reply_event *e)
         show_text(s, e->text, e->n);
         return buf_add(&s->a->text, e->text, e->n);
     case REPLY_CALL_BEGIN:
-        if (s->a->text.len > 0 && json_array_size(s->a->calls) == 0)
+        if (s->a->text.len > 0 && s->a->calls.len == 0)
             show_text(s, "\n", 1);
         buf_clear(&s->name);
         buf_clear(&s->arguments);
@@ -247,22 +257,37 @@ int talk_complete(struct talk *t, const char *text, size_t n, struct talk_answer
     return generate(t, NULL, -1, a);
 }
 
-json_t *talk_answer_json(const struct talk_answer *a)
+static json_t *answer_json(const struct talk_answer *a)
 {
-    json_t *out = json_object();
-    json_object_set_new(out, "text", cli_json_text(buf_str(&a->text), a->text.len));
-    json_object_set_new(out, "reasoning", cli_json_text(buf_str(&a->reasoning), a->reasoning.len));
-    json_object_set(out, "tool_calls", a->calls);
-    json_object_set_new(out, "finish_reason", json_string(a->finish_reason));
-    json_object_set_new(out, "stop", *a->stop ? json_string(a->stop) : json_null());
-    json_object_set_new(out, "prompt_tokens", json_integer(a->n_prompt));
-    json_object_set_new(out, "cached_tokens", json_integer(a->n_cached));
-    json_object_set_new(out, "completion_tokens", json_integer(a->n_generated));
-    json_object_set_new(out, "prefill_ms", json_real(a->prefill_ms));
-    json_object_set_new(out, "decode_ms", json_real(a->decode_ms));
-    json_object_set_new(out, "prompt_ids", cli_json_ids(a->prompt_ids.data, a->prompt_ids.len));
-    json_object_set_new(out, "ids", cli_json_ids(a->ids.data, a->ids.len));
-    return out;
+    return json_pack("{s:o, s:o, s:s, s:s?, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "text", cli_json_text(buf_str(&a->text), a->text.len), "reasoning",
+                     cli_json_text(buf_str(&a->reasoning), a->reasoning.len), "finish_reason", a->finish_reason, "stop", *a->stop ? a->stop : NULL, "prompt_tokens", (json_int_t)a->n_prompt,
+                     "cached_tokens", (json_int_t)a->n_cached, "completion_tokens", (json_int_t)a->n_generated, "prefill_ms", a->prefill_ms, "decode_ms", a->decode_ms, "prompt_ids",
+                     cli_json_ids(a->prompt_ids.data, a->prompt_ids.len), "ids", cli_json_ids(a->ids.data, a->ids.len));
+}
+
+int talk_print_json(struct cli *c, const struct talk_answer *a, int turn)
+{
+    struct buf line, rest;
+    json_t *values = answer_json(a);
+    buf_init(&line, MEM_TEXT, INPUT_MAX);
+    buf_init(&rest, MEM_TEXT, INPUT_MAX);
+    int rc = values ? json_write_python(&rest, values, -1) : ERR_NO_MEMORY;
+    json_decref(values);
+    buf_add_char(&line, '{');
+    if (turn)
+        buf_addf(&line, "\"turn\": %d, ", turn);
+    buf_add_str(&line, "\"tool_calls\": [");
+    buf_add(&line, buf_str(&a->calls), a->calls.len);
+    buf_add_str(&line, "], ");
+    if (rc == 0)
+        buf_add(&line, rest.data + 1, rest.len - 1); /* without its brace */
+    if (rc == 0)
+        rc = buf_add_char(&line, '\n');
+    if (rc == 0)
+        fwrite(line.data, 1, line.len, stdout);
+    buf_free(&line);
+    buf_free(&rest);
+    return rc < 0 ? err_set(&c->err, rc, "the answer is too large to print as JSON") : 0;
 }
 
 static double rate(int64_t n, double ms)

@@ -22,9 +22,12 @@ struct talk {
 int talk_open(struct cli *c, struct talk *t) MUST_CHECK;
 void talk_close(struct talk *t);
 
+/* A line for the person, on standard error unless -q. */
+void talk_note(const struct talk *t, const char *format, ...) PRINTF_LIKE(2, 3);
+
 struct talk_answer {
     struct buf text, reasoning;
-    json_t *calls;                       /* [{name, arguments}] */
+    struct buf calls;                    /* {"name": ..., "arguments": ...} with ", " between, arguments as the model wrote them */
     struct ids prompt_ids, ids;
     const char *finish_reason;
     char stop[200];                      /* the stop string that ended it, or "" */
@@ -39,7 +42,8 @@ void talk_answer_free(struct talk_answer *a);
 int talk_chat(struct talk *t, const json_t *vars, struct talk_answer *a) MUST_CHECK;
 int talk_complete(struct talk *t, const char *text, size_t n, struct talk_answer *a) MUST_CHECK;
 
-json_t *talk_answer_json(const struct talk_answer *a);
+/* One JSON object on a line, to standard output; turn 0: none is named. */
+int talk_print_json(struct cli *c, const struct talk_answer *a, int turn) MUST_CHECK;
 /* "prompt 20 tokens (0 cached) in 12 ms, 1667 tok/s; answer 10 tokens in 35 ms, 286 tok/s" to standard error with -v */
 void talk_print_rates(const struct talk_answer *a);
 
