@@ -210,7 +210,7 @@ static void ban_tokens(const struct engine *e, struct request *r)
             sampler_ban(r->sampler, i);
 }
 
-/* Reads the prompt. What idle sequences hold is given back, the longest idle first, when there is no memory for this one. */
+/* Reads the prompt. What idle sequences hold is given back, one after the other, while there is no memory for this one. */
 static int sync_session(struct engine *e, const struct sync_request *q, struct session *s, struct sync_result *out, struct err *err)
 {
     int rc = session_sync(s, q, out, err);
@@ -225,6 +225,17 @@ static int sync_session(struct engine *e, const struct sync_request *q, struct s
     return rc;
 }
 
+/* Where the answer's turn begins: the last <|im_start|>. Past reasoning vanishes from the next prompt behind it. */
+static int64_t turn_start(const struct engine *e, const struct request *r)
+{
+    static const char word[] = "<|im_start|>";
+    int32_t id = e->model->vocab ? vocab_find(e->model->vocab, word, sizeof word - 1) : -1;
+    for (size_t i = r->prompt.len; id >= 0 && i-- > 0;)
+        if (r->prompt.data[i] == id)
+            return (int64_t)i;
+    return 0;
+}
+
 static int begin(struct engine *e, struct request *r, int slot, struct err *err)
 {
     struct sync_result result;
@@ -234,7 +245,7 @@ static int begin(struct engine *e, struct request *r, int slot, struct err *err)
     TRY(sampler_create(&r->params.sampling, (int32_t)e->model->config.n_vocab, r->prompt.data, r->prompt.len, &r->sampler, err));
     ban_tokens(e, r);
     struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = (int64_t)r->prompt.len + r->budget, .cancel = &r->cancel, .progress = on_progress, .ctx = r,
-                             .chunk_rows = e->options.chunk_rows, .chunk_ms = CHUNK_MS};
+                             .chunk_rows = e->options.chunk_rows, .chunk_ms = CHUNK_MS, .mark = turn_start(e, r)};
     TRY(sync_session(e, &q, r->session, &result, err));
     r->is_reading = 0;
     r->n_cached = result.n_reused;

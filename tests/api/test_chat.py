@@ -129,6 +129,9 @@ class Fields(unittest.TestCase):
         again = server.chat("Which port does apr listen on please? " * 8, enable_thinking=False).json
         self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], cold["usage"]["prompt_tokens"] - 1)
         self.assertEqual(again["choices"], cold["choices"])
+        messages = [{"role": "user", "content": "Which port does apr listen on please? " * 8}, cold["choices"][0]["message"], {"role": "user", "content": "Nice."}]
+        turn = server.chat(messages, enable_thinking=False).json  # its prompt parts from the first where the answer's turn began
+        self.assertGreaterEqual(turn["usage"]["prompt_tokens_details"]["cached_tokens"], cold["usage"]["prompt_tokens"] - 10)
         prompt = server.post("/tokenize", {"content": "The default port is"}).json["tokens"]
         first = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 20, "temperature": 0, "logprobs": 0}).json
         longer = prompt + server.post("/tokenize", {"content": first["choices"][0]["text"]}).json["tokens"] + prompt
