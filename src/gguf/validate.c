@@ -75,12 +75,12 @@ static int has_bad_lane(const uint8_t *p, size_t n_bytes, uint64_t mask, uint64_
     return (carried & sign) != 0;
 }
 
-/* MXFP4: up to 2^(253 - 128) * 12 fits a float. */
+/* MXFP4: 2^(252 - 128) * 12 still fits a float. */
 static int has_large_exponent(const uint8_t *block, size_t n_bytes)
 {
     int large = 0;
     for (size_t at = 0; at < n_bytes; at += 17)
-        large |= block[at] > 253;
+        large |= block[at] > 252;
     return large;
 }
 
