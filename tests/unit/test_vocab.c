@@ -1,5 +1,6 @@
 /* The tokeniser against Hugging Face's on the real vocabulary, streams, untrusted spans (B119), combining marks (B113), growth (B118). */
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -184,19 +185,31 @@ static void test_broken(void **unused)
     ids_free(&nul);
 }
 
+static double cpu_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* Time of the processor, which other programs do not count into; the best of two. */
 static double encode_ms(const char *unit, size_t bytes)
 {
     size_t n = strlen(unit);
     char *text = mem_alloc(MEM_OTHER, bytes);
+    double best = 0;
     for (size_t i = 0; i < bytes; i++)
         text[i] = unit[i % n];
-    uint64_t start = clock_ns();
-    struct ids ids = encode(text, bytes, ENCODE_PLAIN, NULL, 0);
-    double ms = clock_ms_since(start);
-    assert_true(ids.len > 0);
-    ids_free(&ids);
+    for (int i = 0; i < 2; i++) {
+        double start = cpu_ms();
+        struct ids ids = encode(text, bytes, ENCODE_PLAIN, NULL, 0);
+        double ms = cpu_ms() - start;
+        assert_true(ids.len > 0);
+        best = i == 0 || ms < best ? ms : best;
+        ids_free(&ids);
+    }
     mem_free(text);
-    return ms;
+    return best;
 }
 
 /* B118: eight times the text takes at most some twenty times as long (it would be 64 with the square). */
