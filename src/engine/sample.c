@@ -1,5 +1,5 @@
-/* One request's sampler. Logits are never copied: the few tokens whose logit is changed (seen, biased, banned) stand in a list sorted by id, and every pass
- * walks the plain ranges between them. Invariant: the list holds each id once, in rising order. */
+/* One request's sampler. Logits are never copied: the few tokens whose logit is changed (seen, biased, banned) stand in a list sorted by id, which the passes
+ * over the vocabulary lay over the model's logits block by block. Invariant: the list holds each id once, in rising order. */
 #include "engine/sample.h"
 
 #include <math.h>
@@ -14,34 +14,12 @@
 
 #define HEAP_MAX 4096 /* up to this top_k a heap of k beats a selection over the whole vocabulary */
 
-struct changed {
-    int32_t id;
-    uint32_t in_window; /* times in the window of the repetition penalty */
-    uint32_t generated; /* times generated */
-    double bias;        /* -INFINITY bans */
-};
-
-struct sampler {
-    struct sample_params p;
-    int32_t n_vocab;
-    struct rng rng;
-    struct changed *changed;
-    size_t n_changed, cap_changed;
-    int repeats, counts;  /* whether the window and the generated tokens matter at all */
-    struct ids window;    /* the last repeat_last_n tokens, a ring once it is full; unused when all count */
-    size_t window_at;
-    int failed;           /* an allocation failed while accepting: sticky */
-    struct candidate *c;
-    size_t cap;
-};
-
 static int is_banned(double bias)
 {
     return bias <= -100;
 }
 
-/* Where id stands or belongs. */
-static size_t changed_find(const struct sampler *s, int32_t id)
+size_t sample_changed_find(const struct sampler *s, int32_t id)
 {
     size_t low = 0, high = s->n_changed;
     while (low < high) {
@@ -56,7 +34,7 @@ static size_t changed_find(const struct sampler *s, int32_t id)
 
 static struct changed *changed_get(struct sampler *s, int32_t id)
 {
-    size_t at = changed_find(s, id);
+    size_t at = sample_changed_find(s, id);
     if (at < s->n_changed && s->changed[at].id == id)
         return &s->changed[at];
     if (s->n_changed == s->cap_changed) {
@@ -123,11 +101,13 @@ static int allocate(struct sampler *s, const struct sample_params *p, const int3
             return ERR_NO_MEMORY;
         c->bias = is_banned(p->bias[i].bias) ? -INFINITY : p->bias[i].bias;
     }
-    s->cap = p->top_k > 0 && p->top_k <= HEAP_MAX ? (size_t)p->top_k : (size_t)s->n_vocab;
-    if (s->cap > (size_t)s->n_vocab)
-        s->cap = (size_t)s->n_vocab;
+    s->inverse = 1 / fmax(p->temperature, 1e-300);
+    s->cap = p->top_k > 0 && p->top_k <= HEAP_MAX && p->top_k < s->n_vocab ? (size_t)p->top_k : (size_t)s->n_vocab;
+    s->n_blocks = ((size_t)s->n_vocab + SAMPLE_BLOCK - 1) / SAMPLE_BLOCK;
+    s->block_max = mem_alloc_array(MEM_WORKSPACE, s->n_blocks, sizeof *s->block_max);
+    s->block_weight = mem_alloc_array(MEM_WORKSPACE, s->n_blocks, sizeof *s->block_weight);
     s->c = p->temperature > 0 ? mem_alloc_array(MEM_WORKSPACE, s->cap, sizeof *s->c) : NULL;
-    return p->temperature > 0 && !s->c ? ERR_NO_MEMORY : 0;
+    return !s->block_max || !s->block_weight || (p->temperature > 0 && !s->c) ? ERR_NO_MEMORY : 0;
 }
 
 int sampler_create(const struct sample_params *p, int32_t n_vocab, const int32_t *prompt, size_t n_prompt, struct sampler **out, struct err *err)
@@ -162,6 +142,8 @@ void sampler_free(struct sampler *s)
     if (!s)
         return;
     mem_free(s->changed);
+    mem_free(s->block_max);
+    mem_free(s->block_weight);
     ids_free(&s->window);
     mem_free(s->c);
     mem_free(s);
@@ -206,147 +188,6 @@ void sampler_accept(struct sampler *s, int32_t id)
         window_push(s, id);
 }
 
-static double changed_logit(const struct sampler *s, const struct changed *c, double x)
-{
-    if (c->in_window)
-        x = x > 0 ? x / s->p.repetition_penalty : x * s->p.repetition_penalty;
-    if (c->generated)
-        x -= s->p.presence_penalty + s->p.frequency_penalty * c->generated;
-    return x + c->bias;
-}
-
-/* The bits of a float as an integer of the same order: NaNs lie outside of [-inf, +inf]. */
-static int32_t float_order(float x)
-{
-    int32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits ^ (int32_t)((uint32_t)(bits >> 31) & 0x7FFFFFFFu);
-}
-
-static float order_float(int32_t order)
-{
-    int32_t bits = order ^ (int32_t)((uint32_t)(order >> 31) & 0x7FFFFFFFu);
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-struct extremes {
-    int32_t low, high;
-};
-
-static void extremes_of(struct extremes *e, const float *x, size_t n)
-{
-    int32_t low = e->low, high = e->high;
-    for (size_t i = 0; i < n; i++) {
-        int32_t order = float_order(x[i]);
-        low = order < low ? order : low;
-        high = order > high ? order : high;
-    }
-    *e = (struct extremes){low, high};
-}
-
-/* The largest logit after changes; says no when the model's own are unusable or every token is banned. */
-static int find_max(const struct sampler *s, const float *logits, double *max, struct err *err)
-{
-    struct extremes all = {INT32_MAX, INT32_MIN}, plain = all;
-    double best = -INFINITY;
-    int32_t from = 0;
-    for (size_t i = 0; i <= s->n_changed; i++) {
-        int32_t to = i < s->n_changed ? s->changed[i].id : s->n_vocab;
-        if (to > from)
-            extremes_of(&plain, logits + from, (size_t)(to - from));
-        if (i < s->n_changed) {
-            double x = changed_logit(s, &s->changed[i], logits[to]);
-            extremes_of(&all, logits + to, 1);
-            best = x > best ? x : best;
-        }
-        from = to + 1;
-    }
-    if (plain.low <= plain.high) {
-        all.low = plain.low < all.low ? plain.low : all.low;
-        all.high = plain.high > all.high ? plain.high : all.high;
-        best = order_float(plain.high) > best ? order_float(plain.high) : best;
-    }
-    if (all.low < float_order(-INFINITY) || all.high >= float_order(INFINITY))
-        return err_set(err, ERR_NUMERIC, "the model's logits are not finite");
-    if (all.high == float_order(-INFINITY))
-        return err_set(err, ERR_NUMERIC, "the model's logits are all minus infinity");
-    if (!(best > -INFINITY))
-        return err_set(err, ERR_NUMERIC, "every token is banned");
-    *max = best;
-    return 0;
-}
-
-/* The lowest id whose logit is the maximum. */
-static int32_t find_first(const struct sampler *s, const float *logits, double max)
-{
-    int32_t from = 0;
-    for (size_t i = 0; i <= s->n_changed; i++) {
-        int32_t to = i < s->n_changed ? s->changed[i].id : s->n_vocab;
-        for (int32_t id = from; id < to; id++)
-            if (logits[id] == max)
-                return id;
-        if (i < s->n_changed && changed_logit(s, &s->changed[i], logits[to]) == max)
-            return to;
-        from = to + 1;
-    }
-    return 0;
-}
-
-/* The k largest, by a heap. */
-static size_t gather_top(const struct sampler *s, const float *logits)
-{
-    size_t n = 0;
-    int32_t from = 0;
-    for (size_t i = 0; i <= s->n_changed; i++) {
-        int32_t to = i < s->n_changed ? s->changed[i].id : s->n_vocab;
-        for (int32_t id = from; id < to; id++)
-            if ((n < s->cap || -(double)logits[id] < s->c[0].key) && logits[id] > -INFINITY)
-                n = select_offer(s->c, n, s->cap, -(double)logits[id], id);
-        if (i < s->n_changed) {
-            double x = changed_logit(s, &s->changed[i], logits[to]);
-            if (x > -INFINITY)
-                n = select_offer(s->c, n, s->cap, -x, to);
-        }
-        from = to + 1;
-    }
-    return n;
-}
-
-struct gather {
-    struct candidate *c;
-    size_t n;
-    double max, temperature;
-    double cut;   /* candidates further than this below the maximum (in units of the temperature) are left out, */
-    double total; /* but their weight is in here, unless none_below */
-    int none_below;
-};
-
-static inline void gather_one(struct gather *g, double x, int32_t id)
-{
-    double far = (g->max - x) / g->temperature;
-    if (far > g->cut && (g->none_below || far > 700))
-        return;
-    double weight = exp(-far);
-    g->total += weight;
-    if (far <= g->cut && weight > 0)
-        g->c[g->n++] = (struct candidate){.key = -x, .weight = weight, .id = id};
-}
-
-static void gather_all(const struct sampler *s, const float *logits, struct gather *g)
-{
-    int32_t from = 0;
-    for (size_t i = 0; i <= s->n_changed; i++) {
-        int32_t to = i < s->n_changed ? s->changed[i].id : s->n_vocab;
-        for (int32_t id = from; id < to; id++)
-            gather_one(g, logits[id], id);
-        if (i < s->n_changed)
-            gather_one(g, changed_logit(s, &s->changed[i], logits[to]), to);
-        from = to + 1;
-    }
-}
-
 static double sum_weights(const struct candidate *c, size_t n)
 {
     double sum = 0;
@@ -355,49 +196,68 @@ static double sum_weights(const struct candidate *c, size_t n)
     return sum;
 }
 
-/* Keeps the tokens whose information is closest to the expected one, up to the mass typical_p. */
-static size_t keep_typical(const struct sampler *s, size_t n)
+/* What a set of tokens weighs: also the tokens that were weighed but not gathered. */
+struct sums {
+    double total;
+    double moment; /* of each weight times the distance from the maximum */
+};
+
+static struct sums sums_of(const struct sampler *s, size_t n)
 {
-    double total = sum_weights(s->c, n), entropy = 0;
+    struct sums sums = {0};
     for (size_t i = 0; i < n; i++) {
-        double p = s->c[i].weight / total;
-        if (p > 0)
-            entropy -= p * log(p);
+        sums.total += s->c[i].weight;
+        sums.moment += s->c[i].weight * ((s->max + s->c[i].key) * s->inverse);
     }
-    for (size_t i = 0; i < n; i++) {
-        double p = s->c[i].weight / total;
-        s->c[i].key = p > 0 ? fabs(-log(p) - entropy) : INFINITY;
+    return sums;
+}
+
+/* Gathers and weighs every token that the filters could keep. *sums are those of all that top-k leaves, or of the gathered ones where no filter needs more. */
+static size_t gather(struct sampler *s, const float *logits, struct sums *sums)
+{
+    const struct sample_params *p = &s->p;
+    double cut = INFINITY;
+    size_t k = (size_t)p->top_k, n;
+    int counted = p->top_k > 0 && p->top_k < s->n_vocab, shares = !counted && (p->top_p < 1 || (p->min_p <= 0 && p->typical_p < 1));
+    if (shares) {
+        struct mass mass;
+        sample_weigh_all(s, logits, &mass, 1);
+        *sums = (struct sums){mass.total, mass.moment};
+        if (p->top_p < 1)
+            cut = sample_cut(&mass, p->top_p);
+        else /* beyond twice the mean distance all are less typical than the first */
+            cut = fmax(sample_cut(&mass, p->typical_p), 2 * mass.moment / mass.total + 1);
+    } else if (!counted && p->min_p > 0) {
+        cut = 1 - log(p->min_p); /* the filter decides at the border itself */
     }
-    return select_weight(s->c, n, s->p.typical_p * total);
+    if (counted && k <= HEAP_MAX)
+        n = sample_gather_top(s, logits, k);
+    else
+        n = sample_gather_near(s, logits, cut);
+    n = sample_weigh(s, counted ? select_count(s->c, n, k) : n);
+    if (!shares)
+        *sums = sums_of(s, n);
+    return n;
+}
+
+/* Keeps the tokens whose information is closest to the expected one, up to the mass typical_p. A token's information is its distance from the maximum plus the
+ * same for all, so the distances alone tell. */
+static size_t keep_typical(struct sampler *s, size_t n, struct sums sums)
+{
+    double mean = sums.moment / sums.total;
+    for (size_t i = 0; i < n; i++)
+        s->c[i].key = fabs((s->max + s->c[i].key) * s->inverse - mean);
+    return select_weight(s->c, n, s->p.typical_p * sums.total);
 }
 
 /* Leaves the candidates that may be drawn, with their weights, in s->c; returns how many. */
-static size_t select_candidates(const struct sampler *s, const float *logits, double max)
+static size_t select_candidates(struct sampler *s, const float *logits)
 {
     const struct sample_params *p = &s->p;
-    struct gather g = {.c = s->c, .max = max, .temperature = p->temperature, .cut = INFINITY};
-    if (p->top_k > 0 && p->top_k <= HEAP_MAX) {
-        size_t n_top = gather_top(s, logits);
-        for (size_t i = 0; i < n_top; i++)
-            gather_one(&g, -s->c[i].key, s->c[i].id); /* in place: never behind what it reads */
-    } else {
-        /* Far below the maximum all n tokens together weigh less than what top-p leaves out; the total is at least 1. */
-        int counted = p->top_k > 0 && p->top_k < s->n_vocab;
-        if (!counted && p->top_p < 1) {
-            g.cut = log(s->n_vocab / (1 - p->top_p)) + 1;
-        } else if (!counted && p->min_p > 0) {
-            g.cut = -log(p->min_p) + 1;
-            g.none_below = 1;
-        }
-        gather_all(s, logits, &g);
-        if (counted) {
-            g.n = select_count(s->c, g.n, (size_t)p->top_k);
-            g.total = sum_weights(s->c, g.n);
-        }
-    }
-    size_t n = g.n;
+    struct sums sums;
+    size_t n = gather(s, logits, &sums);
     if (p->top_p < 1)
-        n = select_weight(s->c, n, p->top_p * g.total);
+        n = select_weight(s->c, n, p->top_p * sums.total);
     if (p->min_p > 0) { /* the maximum's weight is exp(0) */
         size_t kept = 0;
         for (size_t i = 0; i < n; i++)
@@ -405,21 +265,33 @@ static size_t select_candidates(const struct sampler *s, const float *logits, do
                 s->c[kept++] = s->c[i];
         n = kept;
     }
-    return p->typical_p < 1 ? keep_typical(s, n) : n;
+    if (p->typical_p >= 1)
+        return n;
+    return keep_typical(s, n, p->top_p < 1 || p->min_p > 0 ? sums_of(s, n) : sums);
+}
+
+/* Nothing but the temperature: the blocks' weights are enough to draw by. */
+static int is_unfiltered(const struct sampler *s)
+{
+    return (s->p.top_k == 0 || s->p.top_k >= s->n_vocab) && s->p.top_p >= 1 && s->p.min_p <= 0 && s->p.typical_p >= 1;
+}
+
+static int prepare(struct sampler *s, const float *logits, struct err *err)
+{
+    if (s->failed)
+        return err_set(err, s->failed, "out of memory for the sampler's counts");
+    return sample_find_max(s, logits, err);
 }
 
 int sampler_probabilities(struct sampler *s, const float *logits, double *out, struct err *err)
 {
-    double max;
-    if (s->failed)
-        return err_set(err, s->failed, "out of memory for the sampler's counts");
-    TRY(find_max(s, logits, &max, err));
+    TRY(prepare(s, logits, err));
     memset(out, 0, (size_t)s->n_vocab * sizeof *out);
     if (s->p.temperature == 0) {
-        out[find_first(s, logits, max)] = 1;
+        out[sample_first(s, logits)] = 1;
         return 0;
     }
-    size_t n = select_candidates(s, logits, max);
+    size_t n = select_candidates(s, logits);
     double total = sum_weights(s->c, n);
     for (size_t i = 0; i < n; i++)
         out[s->c[i].id] = s->c[i].weight / total;
@@ -428,14 +300,15 @@ int sampler_probabilities(struct sampler *s, const float *logits, double *out, s
 
 int sampler_next(struct sampler *s, const float *logits, int32_t *id, struct err *err)
 {
-    double max;
-    if (s->failed)
-        return err_set(err, s->failed, "out of memory for the sampler's counts");
-    TRY(find_max(s, logits, &max, err));
+    TRY(prepare(s, logits, err));
     if (s->p.temperature == 0) {
-        *id = find_first(s, logits, max);
+        *id = sample_first(s, logits);
+    } else if (is_unfiltered(s)) {
+        struct mass mass;
+        sample_weigh_all(s, logits, &mass, 0);
+        *id = sample_draw_any(s, logits, mass.total);
     } else {
-        size_t n = select_candidates(s, logits, max), at = 0;
+        size_t n = select_candidates(s, logits), at = 0;
         double left = rng_unit(&s->rng) * sum_weights(s->c, n);
         while (at + 1 < n && left >= s->c[at].weight)
             left -= s->c[at++].weight;

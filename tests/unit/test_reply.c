@@ -18,18 +18,18 @@ static void shield(struct buf *out, const char *text, size_t n)
             continue;
         }
         in_string ^= text[i] == '"';
-        size_t digits = 0;
-        while (!in_string && i + digits < n && text[i + digits] >= '0' && text[i + digits] <= '9')
-            digits++;
-        int whole = i + digits == n || (text[i + digits] != '.' && text[i + digits] != 'e');
-        if (digits >= 19 && whole && text[i - 1] != '.' && text[i - 1] != '-') {
-            buf_add_str(out, "\"whole ");
-            buf_add(out, text + i, digits);
-            buf_add_char(out, '"');
-            i += digits - 1;
-        } else {
+        size_t token = 0;
+        while (!in_string && i + token < n && text[i + token] && strchr("+-.0123456789eE", text[i + token]))
+            token++;
+        if (token == 0 || strchr("eE+.", text[i])) { /* no number begins here */
             buf_add_char(out, text[i]);
+            continue;
         }
+        int big = strspn(text + i + 1, "0123456789") + 1 == token && token >= 19;
+        buf_add_str(out, big ? "\"whole " : "");
+        buf_add(out, text + i, token);
+        buf_add_str(out, big ? "\"" : "");
+        i += token - 1;
     }
 }
 
@@ -68,7 +68,7 @@ static void expect_calls(struct buf *out, const json_t *calls)
         if (arguments)
             json_write_python(out, arguments, -1);
         else
-            buf_add_str(out, text_of(call, "arguments_text"));
+            shield(out, text_of(call, "arguments_text"), strlen(text_of(call, "arguments_text")));
         buf_addf(out, "\x1F%s\n", arguments ? "complete" : "cut");
     }
 }
@@ -231,6 +231,88 @@ static void test_held(void **unused)
         reply_log_free(&log);
     }
     json_decref(tools);
+}
+
+/* The length of what a and b begin with in common. */
+static size_t common(const struct buf *a, const struct buf *b)
+{
+    size_t n = 0;
+    while (n < a->len && n < b->len && a->data[n] == b->data[n])
+        n++;
+    return n;
+}
+
+/* Finishes prefix + more, and cuts *low down to what that has in common with it. */
+static void meet(const json_t *one, const char *prefix, size_t n, const char *more, const char *tail, struct reply_log *low, int first)
+{
+    struct buf text;
+    struct reply_log log;
+    buf_init(&text, MEM_OTHER, 1 << 20);
+    buf_add(&text, prefix, n);
+    buf_add_str(&text, more);
+    buf_add_str(&text, tail);
+    reply_log_init(&log);
+    struct reply_options options = {.tools = json_object_get(one, "tools"), .in_reasoning = json_is_true(json_object_get(one, "in_reasoning"))};
+    assert_int_equal(reply_log_run(&log, options, buf_str(&text), text.len, NULL, 0, 1), 0);
+    if (log.in_call)
+        log.calls.len -= strlen("\x1F" "cut\n");
+    if (first) {
+        *low = log;
+    } else {
+        low->reasoning.len = common(&low->reasoning, &log.reasoning);
+        low->content.len = common(&low->content, &log.content);
+        low->calls.len = common(&low->calls, &log.calls);
+        reply_log_free(&log);
+    }
+    buf_free(&text);
+}
+
+/* Every continuation of prefix that begins by finishing a tag which prefix may have begun. */
+static void meet_all(const json_t *one, const char *prefix, size_t n, struct reply_log *low)
+{
+    static const char *const tags[] = {"<tool_call>", "<function=now>", "<function= now >", "<function=get_weather>", "<function=odd>", "<function=write_file>", "<function=bare>", "<parameter=a>", "</parameter>", "</function>", "</tool_call>", "<think>", "</think>", "\n</parameter>", "\r\n</parameter>", "```"};
+    static const char *const tails[] = {"", "x", "</function>", "\n<function=now>\n</function>", "<parameter=x>1</parameter></function>", "\n<tool_call><function=now></function>", "</think>y", "</parameter></function>"};
+    meet(one, prefix, n, "", "", low, 1);
+    for (size_t k = 0; k < sizeof tails / sizeof *tails; k++)
+        meet(one, prefix, n, tails[k], "", low, 0);
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
+        for (size_t m = strlen(tags[i]); m > 0; m--) {
+            if (m > n || memcmp(prefix + n - m, tags[i], m) != 0)
+                continue;
+            for (size_t k = 0; k < sizeof tails / sizeof *tails; k++)
+                meet(one, prefix, n, tags[i] + m, tails[k], low, 0);
+        }
+}
+
+/* Nothing is held that is certain: after every prefix, what is out is all that its continuations have in common. */
+static void test_nothing_else_is_held(void **unused)
+{
+    (void)unused;
+    json_t *cases = read_cases("reply/cases.jsonl");
+    for (size_t i = 0; i < json_array_size(cases); i += 2) {
+        const json_t *one = json_array_get(cases, i);
+        const char *text = text_of(one, "text");
+        struct reply_log log;
+        struct err err = {0};
+        struct reply *r;
+        reply_log_init(&log);
+        struct reply_options options = {.tools = json_object_get(one, "tools"), .in_reasoning = json_is_true(json_object_get(one, "in_reasoning")), .sink = reply_log_sink, .ctx = &log};
+        test_ok(reply_create(&options, &r, &err), &err, "create");
+        for (size_t n = 1; text[n - 1]; n++) {
+            struct reply_log low;
+            assert_int_equal(reply_push(r, text + n - 1, 1), 0);
+            if ((text[n] & 0xC0) == 0x80)
+                continue;
+            meet_all(one, text, n, &low);
+            if (log.reasoning.len != low.reasoning.len || log.content.len != low.content.len || log.calls.len != low.calls.len)
+                fail_msg("%s: after \"%.*s\" %zu bytes of reasoning, %zu of content, %zu of calls are out; certain are %zu, %zu, %zu", text_of(one, "name"), (int)n, text, log.reasoning.len, log.content.len,
+                    log.calls.len, low.reasoning.len, low.content.len, low.calls.len);
+            reply_log_free(&low);
+        }
+        reply_free(r);
+        reply_log_free(&log);
+    }
+    json_decref(cases);
 }
 
 /* ---- values ---- */
@@ -540,7 +622,7 @@ static void test_broken_bytes(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),       cmocka_unit_test(test_held),        cmocka_unit_test(test_values),     cmocka_unit_test(test_odd_tools), cmocka_unit_test(test_stop_goldens),
+        cmocka_unit_test(test_goldens),       cmocka_unit_test(test_held), cmocka_unit_test(test_nothing_else_is_held),       cmocka_unit_test(test_values),     cmocka_unit_test(test_odd_tools), cmocka_unit_test(test_stop_goldens),
         cmocka_unit_test(test_stop_scope),    cmocka_unit_test(test_linear),      cmocka_unit_test(test_deep_values), cmocka_unit_test(test_memory),    cmocka_unit_test(test_sink_ends_push),
         cmocka_unit_test(test_broken_bytes),
     };
