@@ -27,8 +27,8 @@ static const struct range ranges[] = {
     {"temperature", "temp", offsetof(struct sample_params, temperature), 0, 100},
     {"top_p", "top_p", offsetof(struct sample_params, top_p), 0, 1},
     {"min_p", "min_p", offsetof(struct sample_params, min_p), 0, 1},
-    {"typical_p", "typ_p", offsetof(struct sample_params, typical_p), 0, 1},
-    {"repetition_penalty", "penalty_repeat", offsetof(struct sample_params, repetition_penalty), 0.01, 100},
+    {"typical_p", "typical_p", offsetof(struct sample_params, typical_p), 0, 1},
+    {"repetition_penalty", "penalty_repeat", offsetof(struct sample_params, repetition_penalty), 0.001, 100},
     {"presence_penalty", "penalty_present", offsetof(struct sample_params, presence_penalty), -100, 100},
     {"frequency_penalty", "penalty_freq", offsetof(struct sample_params, frequency_penalty), -100, 100},
 };

@@ -9,6 +9,7 @@
 #include "text/reply_scan.h"
 #include "text/reply_stop.h"
 #include "text/reply_value.h"
+#include "text/space.h"
 
 #define TRY_ALL(expression)         \
     do {                            \
@@ -98,21 +99,16 @@ static int emit(struct reply *r, enum reply_kind kind, const char *text, size_t 
 /* End of the last character that is no white space; 0 when there is none. */
 static size_t solid_end(const char *text, size_t n)
 {
-    size_t end = 0;
-    for (size_t i = 0, step; i < n; i += step) {
-        step = space_at(text + i, n - i);
-        if (!step)
-            end = i + (step = 1);
-    }
-    return end;
+    size_t start = 0;
+    strip_space(text, &start, &n, 0, 1);
+    return n;
 }
 
 static size_t leading_space(const char *text, size_t n)
 {
-    size_t i = 0, step;
-    while (i < n && (step = space_at(text + i, n - i)))
-        i += step;
-    return i;
+    size_t start = 0;
+    strip_space(text, &start, &n, 1, 0);
+    return start;
 }
 
 static int reasoning_text(struct reply *r, const char *text, size_t n)

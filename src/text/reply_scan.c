@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "text/reply_value.h"
+#include "text/space.h"
 
 #define TRY_ALL(expression)      \
     do {                         \
@@ -38,7 +38,7 @@ static void count_lines(struct scan *s, const char *data, size_t to)
             } else if (*p == '`') {
                 l->ticks++;
             } else {
-                size_t space = l->ticks == 0 ? space_at(p, to - s->counted) : 0;
+                size_t space = l->ticks == 0 ? space_length(p, to - s->counted) : 0;
                 l->ticks = space ? 0 : -1;
                 step = space ? space : 1;
             }
@@ -138,7 +138,7 @@ static int step_opener(struct scan *s, const char *data)
 
 static int step_opener_space(struct scan *s, const char *data, size_t n)
 {
-    size_t space = space_at(data + s->at, n - s->at);
+    size_t space = space_length(data + s->at, n - s->at);
     if (space) {
         s->at += space;
     } else if (data[s->at] == '<') {
@@ -180,7 +180,7 @@ static int step_name(struct scan *s, const char *data, size_t n)
     }
     if (data[s->at] == '\n')
         return no_call(s, data, s->tag);
-    size_t space = space_at(data + s->at, n - s->at);
+    size_t space = space_length(data + s->at, n - s->at);
     if (space && s->first == s->last) {
         s->at += space;
         s->first = s->last = s->at;
@@ -197,7 +197,7 @@ static int step_name(struct scan *s, const char *data, size_t n)
 
 static int step_commit_space(struct scan *s, const char *data, size_t n)
 {
-    size_t space = space_at(data + s->at, n - s->at);
+    size_t space = space_length(data + s->at, n - s->at);
     if (space)
         s->at += space;
     else if (data[s->at] == '<')
@@ -290,14 +290,8 @@ static int step_between_tag(struct scan *s, const char *data)
 
 static int key_out(struct scan *s, const char *data)
 {
-    size_t first = s->name, last = s->name, step;
-    while (first < s->at && (step = space_at(data + first, s->at - first)))
-        first += step;
-    for (size_t i = last = first; i < s->at; i += step) {
-        step = space_at(data + i, s->at - i);
-        if (!step)
-            last = i + (step = 1);
-    }
+    size_t first = s->name, last = s->at;
+    strip_space(data, &first, &last, 1, 1);
     return s->sink->key(s->ctx, data + first, last - first);
 }
 
@@ -387,7 +381,7 @@ static int step_value_tag(struct scan *s, const char *data)
 
 static int step_value_ended(struct scan *s, const char *data, size_t n)
 {
-    size_t space = space_at(data + s->at, n - s->at);
+    size_t space = space_length(data + s->at, n - s->at);
     if (space)
         s->at += space;
     else if (data[s->at] == '<')
@@ -418,7 +412,7 @@ static int step_value_ended_tag(struct scan *s, const char *data)
 static int step_after(struct scan *s, const char *data, size_t n)
 {
     if (s->state == SCAN_AFTER) {
-        size_t space = space_at(data + s->at, n - s->at);
+        size_t space = space_length(data + s->at, n - s->at);
         if (space) {
             s->at += space;
             return 0;

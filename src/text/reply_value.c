@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/utf8.h"
+#include "text/space.h"
 
 #define MAX_DEPTH 200
 #define MAX_INTEGER_DIGITS 4300 /* Python's own limit: a longer integer is not a number to it */
@@ -437,16 +438,10 @@ static int kind_fits(enum kind kind, double number, unsigned allowed, int *whole
 
 int value_write(struct buf *out, const char *text, size_t n, struct value_types types)
 {
-    size_t first = 0, last = 0, step;
-    while (first < n && (step = space_at(text + first, n - first)))
-        first += step;
-    for (size_t i = first; i < n; i += step) {
-        step = space_at(text + i, n - i);
-        if (!step)
-            last = i + (step = 1);
-    }
+    size_t first = 0, last = n, start = out->len;
+    strip_space(text, &first, &last, 1, 1);
     const char *trimmed = text + first;
-    size_t n_trimmed = last > first ? last - first : 0, start = out->len;
+    size_t n_trimmed = last - first;
     if ((types.allowed & VALUE_NULL) && is_word(trimmed, n_trimmed, "null", "None"))
         return buf_add_str(out, "null");
     if ((types.allowed & VALUE_BOOLEAN) && is_word(trimmed, n_trimmed, "true", "True"))

@@ -1,0 +1,130 @@
+/* Growth by the contract: capacities, the attempts [headroom, exact], refusal by name, pages given back (B170, B183). */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "support/model.h"
+#include "support/test.h"
+
+static void test_capacities(void **unused)
+{
+    (void)unused;
+    assert_int_equal(grown_capacity(32782, 4096, 34816), 34816);
+    assert_int_equal(grown_capacity(32782, 4096, 262144), 65536);
+    assert_int_equal(grown_capacity(20, 16, 4096), 32);
+    assert_int_equal(grown_capacity(1, 4096, 262144), 4096);
+    assert_int_equal(grown_capacity(4096, 4096, 262144), 4096);
+    assert_int_equal(grown_capacity(4097, 4096, 262144), 8192);
+    assert_int_equal(grown_capacity(100, 4096, 1000), 1000);
+    assert_int_equal(grown_capacity(5000, 4096, 4999), 5000); /* never below the turn; the caller refuses it */
+}
+
+/* What goes to stderr while fn runs. */
+static void capture(void (*fn)(void *), void *ctx, char *out, size_t n)
+{
+    FILE *file = tmpfile();
+    int saved = dup(2);
+    fflush(stderr);
+    dup2(fileno(file), 2);
+    fn(ctx);
+    fflush(stderr);
+    dup2(saved, 2);
+    close(saved);
+    rewind(file);
+    size_t got = fread(out, 1, n - 1, file);
+    out[got] = 0;
+    fclose(file);
+}
+
+struct reserve_call {
+    struct state *s;
+    int64_t positions;
+    int rc;
+    struct err err;
+};
+
+static void do_reserve(void *ctx)
+{
+    struct reserve_call *c = ctx;
+    c->rc = state_reserve(c->s, c->positions, &c->err);
+}
+
+static void test_attempts(void **unused)
+{
+    (void)unused;
+    struct rig rig;
+    struct err err = {0};
+    struct state *s = NULL;
+    char text[1024];
+    rig_open(&rig, "r2-q8_0", NULL, ARITHMETIC_DEFAULT, 1, 8, 1);
+    size_t row = (size_t)rig.m->config.n_head_kv * (size_t)rig.m->config.d_head * 4;
+    test_ok(state_create(&rig.m->config, rig.dev, 100000, &s, &err), &err, "state");
+    assert_int_equal(state_bytes(s), 0); /* nothing before the first turn */
+    struct reserve_call call = {.s = s, .positions = 100};
+    capture(do_reserve, &call, text, sizeof text);
+    assert_int_equal(call.rc, 0);
+    assert_int_equal(state_capacity(s), 4096);
+    assert_string_equal(text, "");
+
+    /* Headroom does not fit, the exact size does: one notice line. 5000 positions ask for 8192. */
+    mem_set_ceiling(mem_total() + 2 * (5100 - 4096) * row);
+    call = (struct reserve_call){.s = s, .positions = 5000};
+    capture(do_reserve, &call, text, sizeof text);
+    assert_int_equal(call.rc, 0);
+    assert_int_equal(state_capacity(s), 5000);
+    assert_string_equal(text, "[qwen35] decode state: 8192 positions would not allocate, sized to the turn (5000) instead (#4443)\n");
+
+    /* Not even the exact size: refused by name, what is held stays. */
+    call = (struct reserve_call){.s = s, .positions = 6000};
+    capture(do_reserve, &call, text, sizeof text);
+    assert_int_equal(call.rc, ERR_CAPACITY);
+    assert_non_null(strstr(call.err.message, "a decode state for 6000 positions would not allocate"));
+    assert_int_equal(state_capacity(s), 5000);
+    assert_string_equal(text, "");
+    mem_set_ceiling(SIZE_MAX);
+
+    /* Next turn plans anew: the headroom again. */
+    call = (struct reserve_call){.s = s, .positions = 6000};
+    capture(do_reserve, &call, text, sizeof text);
+    assert_int_equal(state_capacity(s), 8192);
+    state_shrink(s, 100);
+    assert_int_equal(state_capacity(s), 100);
+    call = (struct reserve_call){.s = s, .positions = 100001};
+    capture(do_reserve, &call, text, sizeof text);
+    assert_int_equal(call.rc, ERR_CONTEXT_LENGTH);
+    state_free(s);
+    rig_close(&rig);
+    assert_int_equal(mem_bytes(MEM_STATE), 0);
+}
+
+/* The n-th allocation fails, for every n: an error, never a crash, and nothing is lost. */
+static void test_failing_allocations(void **unused)
+{
+    (void)unused;
+    struct rig rig;
+    rig_open(&rig, "r2-q8_0", NULL, ARITHMETIC_DEFAULT, 1, 8, 1);
+    int failures = 0;
+    for (long n = 1; n < 40; n++) {
+        struct session *s = NULL;
+        struct err err = {0};
+        struct sync_result r;
+        mem_fail_nth(n);
+        int rc = session_create(rig.r, 9000, &s, &err);
+        if (rc == 0)
+            rc = session_sync(s, &(struct sync_request){.tokens = (int32_t[]){1, 2, 3}, .n = 3}, &r, &err);
+        mem_fail_nth(0);
+        failures += rc < 0;
+        assert_true(rc == 0 || rc == ERR_NO_MEMORY || rc == ERR_CAPACITY);
+        session_free(s);
+        assert_int_equal(mem_bytes(MEM_STATE), 0);
+    }
+    assert_true(failures >= 5);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_capacities), cmocka_unit_test(test_attempts), cmocka_unit_test(test_failing_allocations)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
