@@ -84,7 +84,7 @@ int sample_find_max(struct sampler *s, const float *logits, struct err *err)
     if (low < float_order(-INFINITY) || high >= float_order(INFINITY))
         return err_set(err, ERR_NUMERIC, "the model's logits are not finite");
     if (high == float_order(-INFINITY))
-        return err_set(err, ERR_NUMERIC, "the model's logits are all minus infinity");
+        return err_set(err, ERR_NUMERIC, "the model's logits are not finite: all are minus infinity");
     if (!(s->max > -INFINITY))
         return err_set(err, ERR_NUMERIC, "every token is banned");
     return 0;
