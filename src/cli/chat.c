@@ -77,7 +77,7 @@ static int say(struct conversation *v, const char *text, size_t n)
         talk_note(&v->talk, "(stopped)");
     talk_answer_free(&a);
     if (rc < 0 && editor_is_terminal(v->editor)) {
-        talk_note(&v->talk, "apr: %s", c->err.message);
+        fprintf(stderr, "apr: %s\n", c->err.message);
         return 0;
     }
     return rc;

@@ -146,6 +146,17 @@ static int choose_slot(const struct engine *e, const struct request *r)
     return best;
 }
 
+/* Where the answer's turn begins: the last <|im_start|>. Past reasoning vanishes from the next prompt behind it. */
+static int64_t turn_start(const struct engine *e, const struct request *r)
+{
+    static const char word[] = "<|im_start|>";
+    int32_t id = e->model->vocab ? vocab_find(e->model->vocab, word, sizeof word - 1) : -1;
+    for (size_t i = r->prompt.len; id >= 0 && i-- > 0;)
+        if (r->prompt.data[i] == id)
+            return (int64_t)i;
+    return 0;
+}
+
 static int begin(struct engine *e, struct request *r, int slot, struct err *err)
 {
     struct sync_result result;
@@ -157,7 +168,7 @@ static int begin(struct engine *e, struct request *r, int slot, struct err *err)
         if (!vocab_is_emittable(e->model->vocab, i))
             sampler_ban(r->sampler, i);
     struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = (int64_t)r->prompt.len + r->budget, .cancel = &r->cancel, .progress = on_progress, .ctx = r,
-                             .chunk_rows = e->options.chunk_rows};
+                             .chunk_rows = e->options.chunk_rows, .mark = turn_start(e, r)};
     TRY(session_sync(r->session, &q, &result, err));
     r->n_cached = result.n_reused;
     r->prefill_ms = result.prefill_ms;

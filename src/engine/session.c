@@ -1,11 +1,14 @@
-/* Full-prefix sync. Invariant: tokens[0, len) are exactly what the state has read; `logits` belongs to the last of them or is absent. One snapshot is kept where the last
- * prompt ended, so that a regenerated or shortened answer does not re-read the conversation. */
+/* Full-prefix sync. Invariant: tokens[0, len) are exactly what the state has read; `logits` belongs to the last of them or is absent. Two snapshots are kept: where
+ * the last prompt ended, less one token, and at the mark its owner gave (where the answer's turn begins), so that neither a regenerated answer nor a turn whose reasoning is
+ * dropped from the next prompt re-reads the conversation. A snapshot's tokens are always a prefix of those held. */
 #include "engine/session.h"
 
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+
+enum { MARK, PROMPT_END, N_SNAPSHOTS };
 
 struct session {
     struct runner *runner;
@@ -14,9 +17,19 @@ struct session {
     struct ids tokens;
     float *logits;                /* [n_vocab] */
     int has_logits;
-    struct state_snapshot *prompt_end; /* one token before the end of the last prompt; may be NULL */
+    struct state_snapshot *snapshots[2]; /* MARK, PROMPT_END; each may be NULL */
     uint64_t anomalies;
 };
+
+/* Snapshots of positions above `position` go: their tokens are no longer held. */
+static void drop_snapshots(struct session *s, int64_t position)
+{
+    for (int i = 0; i < N_SNAPSHOTS; i++)
+        if (s->snapshots[i] && state_snapshot_position(s->snapshots[i]) > position) {
+            state_snapshot_free(s->snapshots[i]);
+            s->snapshots[i] = NULL;
+        }
+}
 
 int session_create(struct runner *r, int64_t served_context, struct session **out, struct err *err)
 {
@@ -39,7 +52,7 @@ void session_free(struct session *s)
 {
     if (!s)
         return;
-    state_snapshot_free(s->prompt_end);
+    drop_snapshots(s, -1);
     state_free(s->state);
     ids_free(&s->tokens);
     mem_free(s->logits);
@@ -72,8 +85,7 @@ void session_reset(struct session *s)
     state_reset(s->state);
     s->tokens.len = 0;
     s->has_logits = 0;
-    state_snapshot_free(s->prompt_end);
-    s->prompt_end = NULL;
+    drop_snapshots(s, -1);
 }
 
 static size_t common_prefix(const struct ids *held, const int32_t *tokens, size_t n)
@@ -97,10 +109,11 @@ static int check_request(const struct session *s, const struct sync_request *q, 
     return 0;
 }
 
-/* Goes back to the newest point that is a prefix of the request: where the state stands, the snapshot, or the beginning. */
+/* Goes back to the newest point that is a prefix of the request: where the state stands, a snapshot, or the beginning. */
 static int rewind_to_prefix(struct session *s, const struct sync_request *q, struct err *err)
 {
     size_t common = common_prefix(&s->tokens, q->tokens, q->n);
+    const struct state_snapshot *best = NULL;
     if (state_length(s->state) != (int64_t)s->tokens.len) {
         s->anomalies++;
         session_reset(s);
@@ -108,25 +121,30 @@ static int rewind_to_prefix(struct session *s, const struct sync_request *q, str
     }
     if (common == s->tokens.len && (common < q->n || s->has_logits))
         return 0;
-    size_t at = s->prompt_end ? (size_t)state_snapshot_position(s->prompt_end) : SIZE_MAX;
-    if (at <= common && at < q->n) {
-        TRY(state_rewind(s->state, s->prompt_end, err));
-        s->tokens.len = at;
-        s->has_logits = 0;
+    for (int i = 0; i < N_SNAPSHOTS; i++) {
+        size_t at = s->snapshots[i] ? (size_t)state_snapshot_position(s->snapshots[i]) : SIZE_MAX;
+        if (at <= common && at < q->n)
+            best = s->snapshots[i]; /* in order of position */
+    }
+    if (!best) {
+        session_reset(s);
         return 0;
     }
-    session_reset(s);
+    TRY(state_rewind(s->state, best, err));
+    s->tokens.len = (size_t)state_snapshot_position(best);
+    s->has_logits = 0;
+    drop_snapshots(s, (int64_t)s->tokens.len);
     return 0;
 }
 
-/* The snapshot moves to where the state is now; without memory for it there is just none. */
-static void keep_snapshot(struct session *s)
+/* Snapshot `which` moves to where the state is now; without memory for it there is just none. */
+static void keep_snapshot(struct session *s, int which)
 {
     struct err ignored;
-    state_snapshot_free(s->prompt_end);
-    s->prompt_end = NULL;
-    if (state_snapshot_take(s->state, &s->prompt_end, &ignored) < 0)
-        s->prompt_end = NULL;
+    state_snapshot_free(s->snapshots[which]);
+    s->snapshots[which] = NULL;
+    if (state_snapshot_take(s->state, &s->snapshots[which], &ignored) < 0)
+        s->snapshots[which] = NULL;
 }
 
 static int run_chunk(struct session *s, const int32_t *ids, int64_t n, int want_logits, struct err *err)
@@ -146,19 +164,23 @@ static int run_chunk(struct session *s, const int32_t *ids, int64_t n, int want_
     return 0;
 }
 
-/* Reads tokens [len, n) in chunks; the last token goes alone after a snapshot, so that the same prompt again reads one. */
+/* Reads tokens [len, n) in chunks that end at the mark and before the last token, where snapshots are taken: the same prompt again reads one token. */
 static int extend(struct session *s, const struct sync_request *q, struct err *err)
 {
     int64_t chunk = q->chunk_rows > 0 && q->chunk_rows < runner_max_rows(s->runner) ? q->chunk_rows : runner_max_rows(s->runner);
     while (s->tokens.len < q->n) {
-        int64_t left = (int64_t)(q->n - s->tokens.len), n = left < chunk ? left : chunk;
+        int64_t at = (int64_t)s->tokens.len, left = (int64_t)q->n - at, n = left < chunk ? left : chunk;
         if (q->cancel && atomic_load(q->cancel))
             return err_set(err, ERR_CANCELLED, "cancelled while reading the prompt");
+        if (at == q->mark && at > 0)
+            keep_snapshot(s, MARK);
         if (left == 1)
-            keep_snapshot(s);
+            keep_snapshot(s, PROMPT_END);
         else if (n == left)
             n--;
-        TRY(run_chunk(s, q->tokens + s->tokens.len, n, n == left, err));
+        if (q->mark > at && q->mark < at + n)
+            n = q->mark - at;
+        TRY(run_chunk(s, q->tokens + at, n, n == left, err));
         if (q->progress)
             q->progress(q->ctx, (int64_t)s->tokens.len, (int64_t)q->n);
     }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "text/jinja_eval.h"
@@ -351,6 +352,10 @@ static struct value from_json(struct interp *in, const json_t *j, int depth)
     case JSON_STRING: {
         struct text_span *span = arena_alloc(&in->arena, sizeof *span);
         struct str s = str_of(json_string_value(j), json_string_length(j));
+        size_t n_digits;
+        const char *digits = json_big_integer(j, &n_digits);
+        if (digits)
+            return (struct value){.type = V_BIG, .s = str_of(digits, n_digits)};
         *span = (struct text_span){0, s.len};
         s.untrusted = span;
         s.n_untrusted = s.len > 0;

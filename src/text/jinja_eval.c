@@ -221,7 +221,7 @@ static struct value concatenate(struct interp *in, struct value a, struct value 
 
 static const char *type_name(struct value v)
 {
-    static const char *const names[] = {"Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple", "dict", "Namespace", "function", "LoopContext"};
+    static const char *const names[] = {"Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple", "dict", "Namespace", "function", "LoopContext", "int"};
     return names[v.type];
 }
 

@@ -98,6 +98,9 @@ static void dump_value(struct interp *in, struct sbuf *out, struct value v, cons
     case V_INT:
         buf_addf(&out->text, "%lld", (long long)v.i);
         break;
+    case V_BIG:
+        sbuf_add_str(out, v.s, 0, v.s.len);
+        break;
     case V_FLOAT:
         json_write_float(&out->text, v.f);
         break;

@@ -305,11 +305,11 @@ int apply_test(struct interp *in, struct str name, struct value v, const struct 
     case T_FALSE:
         return v.type == V_BOOL && v.i == (t == T_TRUE);
     case T_INTEGER:
-        return v.type == V_INT;
+        return v.type == V_INT || v.type == V_BIG;
     case T_FLOAT:
         return v.type == V_FLOAT;
     case T_NUMBER:
-        return value_is_number(v);
+        return value_is_number(v) || v.type == V_BIG;
     case T_STRING:
         return v.type == V_STRING;
     case T_MAPPING:

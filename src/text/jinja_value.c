@@ -288,6 +288,7 @@ static int equal_deep(struct value a, struct value b, int depth)
     case V_NONE:
         return 1;
     case V_STRING:
+    case V_BIG:
         return str_equal(a.s, b.s);
     case V_LIST:
     case V_TUPLE:
@@ -424,6 +425,9 @@ void value_repr(struct sbuf *out, struct value v, int depth)
         break;
     case V_STRING:
         repr_str(out, v.s);
+        break;
+    case V_BIG:
+        sbuf_add_str(out, v.s, 0, v.s.len);
         break;
     case V_LIST:
     case V_TUPLE:

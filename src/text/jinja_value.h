@@ -28,7 +28,8 @@ struct str {
     size_t n_untrusted;
 };
 
-enum value_type { V_UNDEFINED, V_NONE, V_BOOL, V_INT, V_FLOAT, V_STRING, V_LIST, V_TUPLE, V_DICT, V_NAMESPACE, V_FUNCTION, V_LOOP };
+enum value_type { V_UNDEFINED, V_NONE, V_BOOL, V_INT, V_FLOAT, V_STRING, V_LIST, V_TUPLE, V_DICT, V_NAMESPACE, V_FUNCTION, V_LOOP,
+                  V_BIG /* a whole number of a variable beyond 64 bits: it can be shown, not reckoned with */ };
 
 struct value {
     enum value_type type;
@@ -36,7 +37,7 @@ struct value {
     union {
         int64_t i;           /* also bool */
         double f;
-        struct str s;        /* also the name of what is undefined */
+        struct str s;        /* also the name of what is undefined, and the digits of V_BIG */
         struct list *list;   /* list and tuple */
         struct dict *dict;   /* dict and namespace */
         struct function *function;

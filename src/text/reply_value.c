@@ -25,9 +25,10 @@ static unsigned type_bit(const json_t *name)
 
 static unsigned type_of_constant(const json_t *value)
 {
+    size_t n;
     switch (json_typeof(value)) {
     case JSON_STRING:
-        return VALUE_STRING;
+        return json_big_integer(value, &n) ? VALUE_INTEGER : VALUE_STRING;
     case JSON_INTEGER:
         return VALUE_INTEGER;
     case JSON_REAL:

@@ -50,7 +50,7 @@ class Run(unittest.TestCase):
     def test_contradictory_device_flags(self):
         done = apr.run("run", "demo", PORT, "--no-think", "--temperature", "0", "--gpu", "--no-gpu", "-v")
         self.assertEqual(done.returncode, 0)
-        self.assertIn("warning: --no-gpu contradicts --gpu: --no-gpu wins, running on the CPU\n", done.stderr.decode())
+        self.assertIn("warning: --gpu contradicts --no-gpu: --no-gpu wins, running on the CPU\n", done.stderr.decode())
         self.assertIn("gpu-layers: requested=0 resolved=0 total=4 (backend=cpu)\n", done.stderr.decode())
 
     def test_a_cut_answer(self):
