@@ -10,7 +10,7 @@
 #include "base/utf8.h"
 #include "text/space.h"
 
-#define MAX_DEPTH 200
+#define MAX_DEPTH 199 /* with the object of arguments around it, what json_parse takes */
 #define MAX_INTEGER_DIGITS 4300 /* Python's own limit: a longer integer is not a number to it */
 #define SCHEMA_DEPTH 200
 
