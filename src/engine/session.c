@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#define MIN_CHUNK_ROWS 32
+
 enum { MARK, PROMPT_END, N_SNAPSHOTS };
 
 struct session {
@@ -17,6 +19,7 @@ struct session {
     struct ids tokens;
     float *logits;                /* [n_vocab] */
     int has_logits;
+    double row_ms;                /* what a row of the last long chunk took; 0 = not known yet */
     struct state_snapshot *snapshots[2]; /* MARK, PROMPT_END; each may be NULL */
     uint64_t anomalies;
 };
@@ -164,12 +167,24 @@ static int run_chunk(struct session *s, const int32_t *ids, int64_t n, int want_
     return 0;
 }
 
+/* Rows of the next chunk: as many as the runner takes, fewer where those would take too long. */
+static int64_t chunk_rows(const struct session *s, const struct sync_request *q)
+{
+    int64_t most = runner_max_rows(s->runner), rows = q->chunk_rows > 0 && q->chunk_rows < most ? q->chunk_rows : most;
+    if (q->chunk_ms > 0) {
+        double fit = s->row_ms > 0 ? q->chunk_ms / s->row_ms : 2 * MIN_CHUNK_ROWS; /* nothing is known yet: a short one tells */
+        if (fit < (double)rows)
+            rows = fit < MIN_CHUNK_ROWS ? MIN_CHUNK_ROWS < rows ? MIN_CHUNK_ROWS : rows : (int64_t)fit;
+    }
+    return rows;
+}
+
 /* Reads tokens [len, n) in chunks that end at the mark and before the last token, where snapshots are taken: the same prompt again reads one token. */
 static int extend(struct session *s, const struct sync_request *q, struct err *err)
 {
-    int64_t chunk = q->chunk_rows > 0 && q->chunk_rows < runner_max_rows(s->runner) ? q->chunk_rows : runner_max_rows(s->runner);
     while (s->tokens.len < q->n) {
-        int64_t at = (int64_t)s->tokens.len, left = (int64_t)q->n - at, n = left < chunk ? left : chunk;
+        int64_t at = (int64_t)s->tokens.len, left = (int64_t)q->n - at, chunk = chunk_rows(s, q), n = left < chunk ? left : chunk;
+        uint64_t start = clock_ns();
         if (q->cancel && atomic_load(q->cancel))
             return err_set(err, ERR_CANCELLED, "cancelled while reading the prompt");
         if (at == q->mark && at > 0)
@@ -181,6 +196,8 @@ static int extend(struct session *s, const struct sync_request *q, struct err *e
         if (q->mark > at && q->mark < at + n)
             n = q->mark - at;
         TRY(run_chunk(s, q->tokens + at, n, n == left, err));
+        if (n >= MIN_CHUNK_ROWS)
+            s->row_ms = clock_ms_since(start) / (double)n;
         if (q->progress)
             q->progress(q->ctx, (int64_t)s->tokens.len, (int64_t)q->n);
     }

@@ -23,6 +23,7 @@ struct sync_request {
     void (*progress)(void *ctx, int64_t done, int64_t total); /* after every chunk; may be NULL */
     void *ctx;
     int64_t chunk_rows;                  /* 0 = the runner's max_rows */
+    double chunk_ms;                     /* > 0: chunks are made shorter, by what rows took so far, so that each takes about this; 32 rows at least */
     int64_t mark;                        /* a position where the next prompt may part from this one: a snapshot is kept there. 0 = none */
 };
 
