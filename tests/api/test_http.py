@@ -155,7 +155,7 @@ class Limits(unittest.TestCase):
             self.assertEqual(read_answer(s)[0], 413)
         with open(f"/proc/{server.process.pid}/status", encoding="utf-8") as f:
             after = next(int(line.split()[1]) for line in f if line.startswith("VmHWM"))
-        self.assertLess(after - before, (64 << 10) * (3 if SLOW > 1 else 1))
+        self.assertLess(after - before, (64 << 10) * (8 if SLOW > 1 else 1))  # the address sanitizer keeps 256 MiB of freed memory back
 
     def test_the_largest_body(self):
         """Read and tokenised beside the IO thread: a status request does not wait."""

@@ -155,7 +155,7 @@ class Together(Random):
         self.assertEqual(self.server.metrics()['apr_requests_total{outcome="cancelled"}'], 1)
 
     def test_a_reader_that_pauses_gets_everything(self):
-        body = {**self.body(40, logprobs=20), "max_tokens": 1500, "temperature": 0}
+        body = {**self.body(40, logprobs=20), "max_tokens": 1500 // SLOW, "temperature": 0}
         whole = self.server.post("/v1/completions", {**body, "stream": False}).json
         s = open_stream(self.server, "/v1/completions", body, buffer=4096)
         time.sleep(3)
@@ -185,7 +185,7 @@ class Ending(unittest.TestCase):
         """What runs is finished, what is new is refused, and then it is gone."""
         s, body = self.start()
         got = []
-        thread = threading.Thread(target=lambda: got.append(s.post("/v1/completions", {**body, "max_tokens": 3000})))
+        thread = threading.Thread(target=lambda: got.append(s.post("/v1/completions", {**body, "max_tokens": 3000 // SLOW})))
         thread.start()
         s.wait_metric("apr_generated_tokens_total", lambda v: v > 0, 30)
         s.process.send_signal(signal.SIGTERM)
