@@ -15,6 +15,9 @@ PORT = "Which port does apr listen on please?"
 ANSWER = "The default port is 8080."
 GREEDY = ["--temperature", "0", "--exact", "-q"]
 
+# A runner started in the background hands SIGINT down ignored; programs started here get it back as people have it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def case(name):
     return next(c for c in apr.lines(os.path.join(apr.DATA, "demo-expected.jsonl")) if c["id"].startswith(name))
