@@ -1,11 +1,15 @@
-/* Full-prefix sync. Invariant: tokens[0, len) are exactly what the state has read; `logits` belongs to the last of them or is absent. One snapshot is kept where the last
- * prompt ended, so that a regenerated or shortened answer does not re-read the conversation. */
+/* Full-prefix sync. Invariant: tokens[0, len) are exactly what the state has read; `logits` belongs to the last of them or is absent; every snapshot is of a prefix of them.
+ * Tokens are noted before the pass that reads them and taken back when it fails, so that nothing can fail between the two. */
 #include "engine/session.h"
 
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/snapshot.h"
+#include "model/plan.h"
+
+#define MAX_STEP 64
 
 struct session {
     struct runner *runner;
@@ -14,7 +18,7 @@ struct session {
     struct ids tokens;
     float *logits;                /* [n_vocab] */
     int has_logits;
-    struct state_snapshot *prompt_end; /* one token before the end of the last prompt; may be NULL */
+    struct snapshots snapshots;
     uint64_t anomalies;
 };
 
@@ -26,6 +30,7 @@ int session_create(struct runner *r, int64_t served_context, struct session **ou
         return err_set(err, ERR_NO_MEMORY, "out of memory for a session");
     s->runner = r;
     s->served = served_context;
+    snapshots_init(&s->snapshots, PLAN_SNAPSHOTS);
     s->logits = mem_alloc_array(MEM_STATE, (size_t)c->n_vocab, sizeof *s->logits);
     int rc = s->logits ? state_create(c, runner_device(r), served_context, &s->state, err) : err_set(err, ERR_NO_MEMORY, "out of memory for a session's logits");
     if (rc < 0)
@@ -39,7 +44,7 @@ void session_free(struct session *s)
 {
     if (!s)
         return;
-    state_snapshot_free(s->prompt_end);
+    snapshots_clear(&s->snapshots);
     state_free(s->state);
     ids_free(&s->tokens);
     mem_free(s->logits);
@@ -67,13 +72,26 @@ uint64_t session_anomalies(const struct session *s)
     return s->anomalies;
 }
 
+void session_set_snapshots(struct session *s, int n)
+{
+    snapshots_clear(&s->snapshots);
+    snapshots_init(&s->snapshots, n);
+}
+
 void session_reset(struct session *s)
 {
     state_reset(s->state);
     s->tokens.len = 0;
     s->has_logits = 0;
-    state_snapshot_free(s->prompt_end);
-    s->prompt_end = NULL;
+    snapshots_clear(&s->snapshots);
+}
+
+int session_give_back(struct session *s)
+{
+    int held = state_bytes(s->state) > 0 || s->snapshots.n > 0;
+    session_reset(s);
+    state_release(s->state);
+    return held;
 }
 
 static size_t common_prefix(const struct ids *held, const int32_t *tokens, size_t n)
@@ -97,7 +115,7 @@ static int check_request(const struct session *s, const struct sync_request *q, 
     return 0;
 }
 
-/* Goes back to the newest point that is a prefix of the request: where the state stands, the snapshot, or the beginning. */
+/* Goes back to the newest point that is a prefix of the request: where the state stands, a snapshot, or the beginning. */
 static int rewind_to_prefix(struct session *s, const struct sync_request *q, struct err *err)
 {
     size_t common = common_prefix(&s->tokens, q->tokens, q->n);
@@ -108,57 +126,91 @@ static int rewind_to_prefix(struct session *s, const struct sync_request *q, str
     }
     if (common == s->tokens.len && (common < q->n || s->has_logits))
         return 0;
-    size_t at = s->prompt_end ? (size_t)state_snapshot_position(s->prompt_end) : SIZE_MAX;
-    if (at <= common && at < q->n) {
-        TRY(state_rewind(s->state, s->prompt_end, err));
-        s->tokens.len = at;
-        s->has_logits = 0;
+    int64_t limit = (int64_t)(common < q->n ? common : q->n - 1); /* one token at least is left to read */
+    const struct state_snapshot *snapshot = snapshots_newest(&s->snapshots, limit);
+    if (!snapshot) {
+        session_reset(s);
         return 0;
     }
-    session_reset(s);
+    TRY(state_rewind(s->state, snapshot, err));
+    s->tokens.len = (size_t)state_snapshot_position(snapshot);
+    s->has_logits = 0;
+    snapshots_cut(&s->snapshots, state_length(s->state));
     return 0;
 }
 
-/* The snapshot moves to where the state is now; without memory for it there is just none. */
-static void keep_snapshot(struct session *s)
+/* Memory for the whole turn; what can be read again is given back before the turn is refused. */
+static int reserve(struct session *s, const struct sync_request *q, struct err *err)
 {
-    struct err ignored;
-    state_snapshot_free(s->prompt_end);
-    s->prompt_end = NULL;
-    if (state_snapshot_take(s->state, &s->prompt_end, &ignored) < 0)
-        s->prompt_end = NULL;
+    int64_t positions = q->reserve > (int64_t)q->n ? q->reserve : (int64_t)q->n;
+    int rc = state_reserve(s->state, positions, err);
+    if (rc != ERR_CAPACITY)
+        return rc;
+    int given = s->snapshots.n > 0;
+    snapshots_clear(&s->snapshots);
+    if (q->reclaim && q->reclaim(q->ctx))
+        given = 1;
+    return given ? state_reserve_exact(s->state, positions, err) : rc;
+}
+
+/* Runs the spans of n sessions, whose tokens are noted already; takes the tokens back when it fails. */
+static int run(struct session *const *sessions, const struct batch_span *spans, int n, struct err *err)
+{
+    const float *logits;
+    int rc = model_forward(sessions[0]->runner, spans, n, &logits, err);
+    size_t n_vocab = (size_t)runner_model(sessions[0]->runner)->config.n_vocab;
+    for (int i = 0; i < n; i++) {
+        struct session *s = sessions[i];
+        if (rc < 0) {
+            s->tokens.len -= (size_t)spans[i].n;
+            continue;
+        }
+        s->has_logits = spans[i].n_logits > 0;
+        if (!s->has_logits)
+            continue;
+        device_read(runner_device(s->runner), s->logits, logits, n_vocab * sizeof *logits);
+        logits += n_vocab;
+    }
+    return rc;
 }
 
 static int run_chunk(struct session *s, const int32_t *ids, int64_t n, int want_logits, struct err *err)
 {
     struct batch_span span = {.seq = state_seq(s->state), .ids = ids, .n = n, .n_logits = want_logits};
-    const float *logits;
-    s->has_logits = 0;
-    TRY(model_forward(s->runner, &span, 1, &logits, err));
-    if (ids_append(&s->tokens, ids, (size_t)n) < 0) {
-        session_reset(s);
+    if (ids_append(&s->tokens, ids, (size_t)n) < 0)
         return err_set(err, ERR_NO_MEMORY, "out of memory for the session's tokens");
-    }
-    if (want_logits) {
-        device_read(runner_device(s->runner), s->logits, logits, (size_t)runner_model(s->runner)->config.n_vocab * sizeof *logits);
-        s->has_logits = 1;
-    }
-    return 0;
+    return run(&s, &span, 1, err);
 }
 
-/* Reads tokens [len, n) in chunks; the last token goes alone after a snapshot, so that the same prompt again reads one. */
+/* Where reading pauses next for a snapshot: at a mark, every so often, one token before the end; never where one would not be worth it. n when nowhere. */
+static size_t next_pause(const struct session *s, const struct sync_request *q)
+{
+    size_t at = s->tokens.len, best = q->n;
+    size_t others[2] = {(at / SNAPSHOT_INTERVAL + 1) * SNAPSHOT_INTERVAL, q->n - 1};
+    for (size_t i = 0; i < q->n_marks + 2; i++) {
+        size_t pause = i < 2 ? others[i] : q->marks[i - 2];
+        if (pause > at && pause < best && snapshots_wanted(&s->snapshots, (int64_t)pause))
+            best = pause;
+    }
+    return best;
+}
+
+/* Reads tokens [len, n) in chunks. */
 static int extend(struct session *s, const struct sync_request *q, struct err *err)
 {
-    int64_t chunk = q->chunk_rows > 0 && q->chunk_rows < runner_max_rows(s->runner) ? q->chunk_rows : runner_max_rows(s->runner);
+    size_t rows = (size_t)runner_max_rows(s->runner), pause = s->tokens.len;
+    if (q->chunk_rows > 0 && (size_t)q->chunk_rows < rows)
+        rows = (size_t)q->chunk_rows;
     while (s->tokens.len < q->n) {
-        int64_t left = (int64_t)(q->n - s->tokens.len), n = left < chunk ? left : chunk;
         if (q->cancel && atomic_load(q->cancel))
             return err_set(err, ERR_CANCELLED, "cancelled while reading the prompt");
-        if (left == 1)
-            keep_snapshot(s);
-        else if (n == left)
-            n--;
-        TRY(run_chunk(s, q->tokens + s->tokens.len, n, n == left, err));
+        size_t at = s->tokens.len;
+        if (at == pause) {
+            snapshots_keep(&s->snapshots, s->state);
+            pause = next_pause(s, q);
+        }
+        size_t end = pause - at < rows ? pause : at + rows;
+        TRY(run_chunk(s, q->tokens + at, (int64_t)(end - at), end == q->n, err));
         if (q->progress)
             q->progress(q->ctx, (int64_t)s->tokens.len, (int64_t)q->n);
     }
@@ -169,7 +221,7 @@ int session_sync(struct session *s, const struct sync_request *q, struct sync_re
 {
     TRY(check_request(s, q, err));
     TRY(rewind_to_prefix(s, q, err));
-    TRY(state_reserve(s->state, q->reserve > (int64_t)q->n ? q->reserve : (int64_t)q->n, err));
+    TRY(reserve(s, q, err));
     int64_t held = (int64_t)s->tokens.len;
     uint64_t start = clock_ns();
     TRY(extend(s, q, err));
@@ -179,25 +231,18 @@ int session_sync(struct session *s, const struct sync_request *q, struct sync_re
 
 int session_step(struct session *const *sessions, const int32_t *tokens, int n, struct err *err)
 {
-    struct batch_span spans[64];
-    const float *logits;
-    if (n < 1 || n > 64)
-        return err_set(err, ERR_INVALID, "a step of %d sequences (1 to 64 are possible)", n);
-    for (int i = 0; i < n; i++) {
+    struct batch_span spans[MAX_STEP];
+    if (n < 1 || n > MAX_STEP)
+        return err_set(err, ERR_INVALID, "a step of %d sequences (1 to %d are possible)", n, MAX_STEP);
+    for (int i = 0; i < n; i++)
         TRY(state_reserve(sessions[i]->state, state_length(sessions[i]->state) + 1, err));
-        spans[i] = (struct batch_span){.seq = state_seq(sessions[i]->state), .ids = &tokens[i], .n = 1, .n_logits = 1};
-        sessions[i]->has_logits = 0;
-    }
-    TRY(model_forward(sessions[0]->runner, spans, n, &logits, err));
-    size_t n_vocab = (size_t)runner_model(sessions[0]->runner)->config.n_vocab;
     for (int i = 0; i < n; i++) {
-        struct session *s = sessions[i];
-        if (ids_push(&s->tokens, tokens[i]) < 0) {
-            session_reset(s);
+        spans[i] = (struct batch_span){.seq = state_seq(sessions[i]->state), .ids = &tokens[i], .n = 1, .n_logits = 1};
+        if (ids_push(&sessions[i]->tokens, tokens[i]) < 0) {
+            while (i-- > 0)
+                sessions[i]->tokens.len--;
             return err_set(err, ERR_NO_MEMORY, "out of memory for the session's tokens");
         }
-        device_read(runner_device(s->runner), s->logits, logits + (size_t)i * n_vocab, n_vocab * sizeof *logits);
-        s->has_logits = 1;
     }
-    return 0;
+    return run(sessions, spans, n, err);
 }

@@ -6,12 +6,15 @@
 #include "compute/device.h"
 #include "model/config.h"
 
+#define PLAN_SNAPSHOTS 4          /* wanted for each sequence: points a conversation may go back to */
+
 struct plan {
     uint64_t weight_bytes;        /* mapped on the CPU: counted, reclaimable */
     uint64_t kv_bytes_per_position;
     int64_t n_positions;          /* served context */
     uint64_t state_bytes;         /* convolution and recurrent state of one sequence */
     int n_slots;
+    int n_snapshots;              /* of state_bytes each, for each sequence: PLAN_SNAPSHOTS, or fewer where no more fit beside the rest */
     uint64_t workspace_bytes;
     uint64_t overhead_bytes;
     uint64_t total_bytes;
@@ -21,7 +24,7 @@ struct plan {
 struct plan_request {
     const struct model_config *config;
     uint64_t weight_bytes;
-    int64_t n_positions;          /* > 0: exactly this; 0: the largest that fits, up to the declared context */
+    int64_t n_positions;          /* > 0: exactly this; 0: the largest that fits (beside the snapshots, where they fit), up to the declared context */
     int n_slots;
     uint64_t budget_bytes;        /* what may be used in all */
     uint64_t total_bytes;         /* of the device: tells exceeds_device from co_tenant */

@@ -27,7 +27,7 @@ static struct workspace layout(struct carver *a, const struct model_config *c, i
 {
     int64_t q = (int64_t)c->n_head * c->d_head, inner = (int64_t)c->n_head_v * c->d_state, kv = (int64_t)c->n_head_kv * c->d_head;
     int64_t used = c->is_moe ? c->n_expert_used : 0;
-    int64_t ff = c->is_moe ? max_of(c->d_ff_shared, c->d_ff_expert * used) : c->d_ff, f = sizeof(float);
+    int64_t ff = c->is_moe ? max_of(c->d_ff_shared, c->d_ff_expert) : c->d_ff, f = sizeof(float);
     struct workspace w = {0};
     w.x = carve(a, rows * c->d_model, f);
     w.h = carve(a, rows * c->d_model, f);
@@ -44,12 +44,14 @@ static struct workspace layout(struct carver *a, const struct model_config *c, i
     w.up = carve(a, rows * ff, f);
     w.cos_sin = carve(a, rows * c->n_rot, f);
     w.router = carve(a, rows * c->n_expert, f);
-    w.weights = carve(a, rows * used * 2, f);
-    w.routed_in = carve(a, rows * used * c->d_model, f);
+    w.weights = carve(a, rows * used, f);
+    w.expert_in = carve(a, c->is_moe ? rows * c->d_model : 0, f);
     w.routed_out = carve(a, rows * used * c->d_model, f);
     w.shared_gate = carve(a, c->is_moe ? rows : 0, f);
     w.experts = carve(a, rows * used, sizeof(int32_t));
-    w.rows = carve(a, rows * used * 2, sizeof(int32_t));
+    w.rows = carve(a, rows * used, sizeof(int32_t));
+    w.slots = carve(a, rows * used, sizeof(int32_t));
+    w.first_slot = carve(a, c->is_moe ? c->n_expert + 1 : 0, sizeof(int32_t));
     w.last = carve(a, logit_rows * c->d_model, f);
     w.logits = carve(a, logit_rows * c->n_vocab, f);
     return w;

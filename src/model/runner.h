@@ -17,9 +17,10 @@ struct workspace {
     float *gate, *up;            /* [widest FFN] */
     float *cos_sin;              /* [n_rot] */
     float *router, *weights;     /* MoE: [n_expert], [n_used] */
-    float *routed_in, *routed_out; /* MoE: [n_used * d_model] */
+    float *expert_in, *routed_out; /* MoE: [d_model] of one expert's rows, [n_used * d_model] */
     float *shared_gate;          /* MoE: [1] */
-    int32_t *experts, *rows;     /* MoE: [n_used] */
+    int32_t *experts, *rows, *slots; /* MoE: [n_used] */
+    int32_t *first_slot;         /* MoE: [n_expert + 1], once */
     float *last, *logits;        /* [logit rows][d_model], [logit rows][n_vocab] */
 };
 
