@@ -52,15 +52,28 @@ static int may_small(struct reader *r, const char *name, uint64_t min, uint64_t 
     return rc < 0 ? rc : 0;
 }
 
-static int need_float(struct reader *r, const char *name, double *out)
+static int check_float(struct reader *r, double value, double min, double max)
+{
+    if (value >= min && value <= max)
+        return 0;
+    return err_set(r->err, ERR_FORMAT, "%s: key %s is %g, expected a number from %g to %g", gguf_path(r->g), r->key, value, min, max);
+}
+
+static int need_float(struct reader *r, const char *name, double min, double max, double *out)
 {
     int rc = gguf_get_f64(r->g, key_of(r, name), out, r->err);
     if (rc < 0)
         return rc;
-    if (rc == 0)
-        return missing(r, r->key);
-    if (*out <= 0)
-        return err_set(r->err, ERR_FORMAT, "%s: key %s is %g, expected a number above 0", gguf_path(r->g), r->key, *out);
+    return rc == 0 ? missing(r, r->key) : check_float(r, *out, min, max);
+}
+
+/* 0 and absent both mean `otherwise`. */
+static int may_float(struct reader *r, const char *name, double max, double otherwise, float *out)
+{
+    double value = 0;
+    TRY(gguf_get_f64(r->g, key_of(r, name), &value, r->err));
+    TRY(check_float(r, value, 0, max));
+    *out = (float)(value > 0 ? value : otherwise);
     return 0;
 }
 
@@ -140,7 +153,7 @@ static int read_attention(struct reader *r)
     struct model_config *c = r->c;
     int64_t n_kv;
     int d_value;
-    double scale = 0, eps;
+    double eps;
     TRY(need_small(r, "attention.head_count", 1, 1024, &c->n_head));
     TRY(need_uniform(r, "attention.head_count_kv", 1, 1024, &n_kv));
     c->n_head_kv = (int)n_kv;
@@ -150,22 +163,36 @@ static int read_attention(struct reader *r)
     TRY(need_small(r, "attention.value_length", 8, 1024, &d_value));
     if (d_value != c->d_head || c->d_head % 8)
         return err_set(r->err, ERR_UNSUPPORTED, "%s: attention.key_length %d and attention.value_length %d have to be equal multiples of 8", gguf_path(r->g), c->d_head, d_value);
-    TRY(need_float(r, "attention.layer_norm_rms_epsilon", &eps));
+    TRY(need_float(r, "attention.layer_norm_rms_epsilon", 1e-30, 1, &eps));
     c->rms_eps = (float)eps;
-    TRY(gguf_get_f64(r->g, key_of(r, "attention.scale"), &scale, r->err));
-    c->attention_scale = scale > 0 ? (float)scale : (float)(1 / sqrt(c->d_head));
+    return may_float(r, "attention.scale", 1e6, 1 / sqrt(c->d_head), &c->attention_scale);
+}
+
+/* Any scaling that would change the angles is refused: a model that runs with other angles answers, and wrongly. */
+static int refuse_rope_scaling(struct reader *r)
+{
+    static const char *const factors[] = {"rope.scaling.factor", "rope.scale_linear"};
+    struct gguf_string type = {0};
+    TRY(gguf_get_string(r->g, key_of(r, "rope.scaling.type"), &type, r->err));
+    if (type.len == 4 && memcmp(type.data, "none", 4) == 0)
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        double factor = 0;
+        TRY(gguf_get_f64(r->g, key_of(r, factors[i]), &factor, r->err));
+        if (factor != 0 && factor != 1)
+            return err_set(r->err, ERR_UNSUPPORTED, "%s: RoPE scaling is not supported: key %s is %g, rope.scaling.type %.*s", gguf_path(r->g), r->key, factor,
+                           type.len ? (int)(type.len < 20 ? type.len : 20) : 6, type.len ? type.data : "absent");
+    }
     return 0;
 }
 
 static int read_rope(struct reader *r)
 {
     struct model_config *c = r->c;
-    struct gguf_string type = {0};
-    double factor = 1;
     TRY(need_small(r, "rope.dimension_count", 2, 1024, &c->n_rot));
     if (c->n_rot % 2 || c->n_rot > c->d_head)
         return err_set(r->err, ERR_FORMAT, "%s: key %s is %d, expected an even number up to the head size %d", gguf_path(r->g), r->key, c->n_rot, c->d_head);
-    TRY(need_float(r, "rope.freq_base", &c->rope_freq_base));
+    TRY(need_float(r, "rope.freq_base", 1e-6, 1e30, &c->rope_freq_base));
     const struct gguf_kv *sections = gguf_find(r->g, key_of(r, "rope.dimension_sections"));
     if (sections) {
         int64_t sum = 0;
@@ -180,11 +207,7 @@ static int read_rope(struct reader *r)
         if (sum > c->n_rot / 2)
             return err_set(r->err, ERR_FORMAT, "%s: the sum of %s is %lld, more than the %d pairs that rotate", gguf_path(r->g), r->key, (long long)sum, c->n_rot / 2);
     }
-    TRY(gguf_get_string(r->g, key_of(r, "rope.scaling.type"), &type, r->err));
-    TRY(gguf_get_f64(r->g, key_of(r, "rope.scaling.factor"), &factor, r->err));
-    if (type.len && !(type.len == 4 && memcmp(type.data, "none", 4) == 0) && factor != 1)
-        return err_set(r->err, ERR_UNSUPPORTED, "%s: rope.scaling.type %.*s (factor %g) is not supported yet", gguf_path(r->g), (int)(type.len < 20 ? type.len : 20), type.data, factor);
-    return 0;
+    return refuse_rope_scaling(r);
 }
 
 static int read_linear(struct reader *r)
@@ -214,16 +237,13 @@ static int read_ffn(struct reader *r)
 {
     struct model_config *c = r->c;
     const uint64_t widest = 1u << 20;
-    double scale = 1;
     if (!c->is_moe)
         return need_uniform(r, "feed_forward_length", 1, widest, &c->d_ff);
     TRY(need_small(r, "expert_count", 1, 4096, &c->n_expert));
     TRY(need_small(r, "expert_used_count", 1, (uint64_t)c->n_expert < 64 ? (uint64_t)c->n_expert : 64, &c->n_expert_used));
     TRY(need_int(r, "expert_feed_forward_length", 1, widest, &c->d_ff_expert));
     TRY(need_int(r, "expert_shared_feed_forward_length", 1, widest, &c->d_ff_shared));
-    TRY(gguf_get_f64(r->g, key_of(r, "expert_weights_scale"), &scale, r->err));
-    c->expert_weights_scale = scale != 0 ? (float)scale : 1;
-    return 0;
+    return may_float(r, "expert_weights_scale", 1e6, 1, &c->expert_weights_scale);
 }
 
 int model_config_read(const struct gguf *g, struct model_config *out, struct err *err)

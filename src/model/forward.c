@@ -15,6 +15,9 @@ static int check_batch(const struct runner *r, const struct batch_span *spans, i
         const struct batch_span *s = &spans[i];
         if (s->n < 1 || s->n_logits < 0 || s->n_logits > s->n)
             return err_set(err, ERR_INVALID, "span %d has %lld tokens and asks for %lld rows of logits", i, (long long)s->n, (long long)s->n_logits);
+        for (int k = 0; k < i; k++)
+            if (spans[k].seq == s->seq)
+                return err_set(err, ERR_INVALID, "spans %d and %d are of one sequence", k, i);
         if (s->n > s->seq->capacity - s->seq->length)
             return err_set(err, ERR_INVALID, "span %d ends at position %lld, the state holds %lld", i, (long long)(s->seq->length + s->n), (long long)s->seq->capacity);
         for (int64_t k = 0; k < s->n; k++)

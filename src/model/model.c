@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "base/mem.h"
 #include "model/weights.h"
@@ -55,22 +55,29 @@ int model_name(const struct model *m, char *out, size_t n)
 {
     struct gguf_string s = {0};
     struct err ignored;
-    if (gguf_get_string(m->file, "general.name", &s, &ignored) == 1 && s.len > 0) {
-        size_t k = 0;
-        for (size_t i = 0; i < s.len && k + 1 < n; i++)
-            out[k++] = s.data[i] > 0x20 && s.data[i] < 0x7F ? s.data[i] : '-'; /* fit for a model id */
-        out[k] = 0;
-        return (int)k;
+    size_t k = 0;
+    if (gguf_get_string(m->file, "general.name", &s, &ignored) != 1 || s.len == 0) {
+        const char *path = gguf_path(m->file), *slash = strrchr(path, '/');
+        s.data = slash ? slash + 1 : path;
+        s.len = strlen(s.data);
     }
-    const char *path = gguf_path(m->file), *slash = strrchr(path, '/');
-    return snprintf(out, n, "%s", slash ? slash + 1 : path);
+    for (size_t i = 0; i < s.len && k + 1 < n; i++)
+        out[k++] = s.data[i] > 0x20 && s.data[i] < 0x7F ? s.data[i] : '-'; /* fit for a model id */
+    out[k] = 0;
+    return (int)k;
+}
+
+static int is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
 int model_resolve(const char *name, const char *const *folders, char *out_path, size_t out_bytes, struct err *err)
 {
     char looked[700] = "";
     size_t used = 0;
-    if (strchr(name, '/') || strstr(name, ".gguf") || access(name, F_OK) == 0) {
+    if (strchr(name, '/') || strstr(name, ".gguf") || is_file(name)) { /* a folder that happens to be called like a model is not meant */
         if ((size_t)snprintf(out_path, out_bytes, "%s", name) >= out_bytes)
             return err_set(err, ERR_INVALID, "the path of the model is longer than %zu bytes", out_bytes - 1);
         return 0;
@@ -78,7 +85,7 @@ int model_resolve(const char *name, const char *const *folders, char *out_path, 
     for (int i = 0; folders[i]; i++) {
         static const char *const forms[] = {"%s/apr-%s.gguf", "%s/%s.gguf"};
         for (int j = 0; j < 2; j++)
-            if ((size_t)snprintf(out_path, out_bytes, forms[j], folders[i], name) < out_bytes && access(out_path, F_OK) == 0)
+            if ((size_t)snprintf(out_path, out_bytes, forms[j], folders[i], name) < out_bytes && is_file(out_path))
                 return 0;
         if (used < sizeof looked)
             used += (size_t)snprintf(looked + used, sizeof looked - used, "%s%s", i ? ", " : "", folders[i]);

@@ -219,25 +219,50 @@ static int starts_with(struct gguf_string s, const char *prefix)
     return s.len >= n && memcmp(s.data, prefix, n) == 0;
 }
 
-/* What no part of the model asked for is named once, unless it is known to be of no use to text. */
-static void warn_unused(const struct loader *l)
+static int ends_with(struct gguf_string s, const char *suffix)
 {
-    size_t n = 0;
+    size_t n = strlen(suffix);
+    return s.len >= n && memcmp(s.data + s.len - n, suffix, n) == 0;
+}
+
+/* N of "blk.N.", -1 when the name does not begin so. */
+static int layer_of(struct gguf_string name)
+{
+    int layer = -1;
+    if (starts_with(name, "blk."))
+        for (size_t k = 4; k < name.len && name.data[k] >= '0' && name.data[k] <= '9' && layer < 100000; k++)
+            layer = (layer < 0 ? 0 : layer * 10) + name.data[k] - '0';
+    return layer;
+}
+
+/* Known to be of no use to text: draft blocks, vision, an alternative head, tables that are computed here. */
+static int is_passed_over(const struct loader *l, struct gguf_string name)
+{
+    static const char *const prefixes[] = {"mtp.", "v.", "mm.", "output_extra.", "rope_freqs."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (starts_with(name, prefixes[i]))
+            return 1;
+    return layer_of(name) >= l->m->config.n_layer;
+}
+
+/* What no part of the model asked for is named once. A factor that belongs to a weight cannot be passed over: without it the numbers would be wrong. */
+static int check_unused(const struct loader *l)
+{
+    const struct gguf *g = l->m->file;
     const struct gguf_tensor *first = NULL;
-    for (size_t i = 0; i < gguf_n_tensors(l->m->file); i++) {
-        const struct gguf_tensor *t = gguf_tensor_at(l->m->file, i);
-        int layer = -1;
-        if (starts_with(t->name, "blk.") && t->name.len > 4)
-            for (size_t k = 4; k < t->name.len && t->name.data[k] >= '0' && t->name.data[k] <= '9' && layer < 100000; k++)
-                layer = (layer < 0 ? 0 : layer * 10) + t->name.data[k] - '0';
-        if (l->seen[i] || layer >= l->m->config.n_layer || starts_with(t->name, "mtp.") || starts_with(t->name, "v.") || starts_with(t->name, "mm.") ||
-            starts_with(t->name, "output_extra") || starts_with(t->name, "rope_freqs"))
+    size_t n = 0;
+    for (size_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        if (l->seen[i] || is_passed_over(l, t->name))
             continue;
+        if (ends_with(t->name, ".scale") || ends_with(t->name, ".input_scale"))
+            return err_set(l->err, ERR_UNSUPPORTED, "%s: tensor %.*s: weights with a scale of their own (NVFP4 files) are not supported", gguf_path(g), (int)t->name.len, t->name.data);
         first = first ? first : t;
         n++;
     }
     if (n)
-        log_warn("%s: %zu tensor%s not used, the first is %.*s", gguf_path(l->m->file), n, n == 1 ? " is" : "s are", (int)first->name.len, first->name.data);
+        log_warn("%s: %zu tensor%s not used, the first is %.*s", gguf_path(g), n, n == 1 ? " is" : "s are", (int)first->name.len, first->name.data);
+    return 0;
 }
 
 static int load_all(struct loader *l)
@@ -252,8 +277,7 @@ static int load_all(struct loader *l)
         TRY(load_matrix3(l, "output.weight", c->d_model, c->n_vocab, 1, &m->output));
     for (int i = 0; i < c->n_layer; i++)
         TRY(load_layer(l, i));
-    warn_unused(l);
-    return 0;
+    return check_unused(l);
 }
 
 int model_weights_load(struct model *m, int header_only, struct err *err)
