@@ -9,10 +9,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/request.h"
+#include "engine/snapshot.h"
 
 #define MAX_PARALLEL 16
 #define DEFAULT_QUEUE 64
 #define DEFAULT_CHUNK 512
+#define LEAST_CHUNK 32
 
 struct engine {
     const struct model *model;
@@ -22,6 +24,7 @@ struct engine {
     struct runner *runner;
     struct session *sessions[MAX_PARALLEL];
     int n_sessions;
+    int32_t fork_id;         /* "<|im_start|>", where conversations fork; -1 when there is none */
     pthread_t thread;
     int thread_started;
 
@@ -42,23 +45,45 @@ static int64_t widest_input(const struct model_config *c)
     return max;
 }
 
-static int make_plan(struct engine *e, struct err *err)
+static int find_budget(const struct engine *e, struct plan_request *q, struct err *err)
 {
     struct device_memory memory;
-    struct plan_request q = {.config = &e->model->config, .weight_bytes = e->model->weight_bytes, .n_positions = e->options.context_length, .n_slots = e->n_sessions,
-                             .workspace_rows = e->options.chunk_rows, .scratch_bytes = device_scratch_bytes(&e->options.device)};
+    TRY(device_memory(NULL, &memory, err));
+    q->budget_bytes = memory.free;
+    q->total_bytes = memory.total;
+    q->source = memory.source;
+    if (e->options.memory_limit && e->options.memory_limit < memory.free) {
+        q->budget_bytes = e->options.memory_limit;
+        q->source = "--memory-limit";
+    }
+    return 0;
+}
+
+/* Fewer rows when the workspace for all does not fit: halved down to LEAST_CHUNK, never one token at a time. */
+static int make_plan(struct engine *e, struct err *err)
+{
+    struct plan_request q = {.config = &e->model->config, .weight_bytes = e->model->weight_bytes, .n_positions = e->options.context_length, .n_slots = e->n_sessions};
+    int64_t wanted = e->options.chunk_rows, rows = wanted;
+    double wanted_mib = 0;
     if (e->options.context_length > e->model->config.n_ctx_declared)
         return err_set(err, ERR_INVALID, "--context-length %lld is above the context of %lld that the model declares", (long long)e->options.context_length,
                        (long long)e->model->config.n_ctx_declared);
-    TRY(device_memory(NULL, &memory, err));
-    q.budget_bytes = memory.free;
-    q.total_bytes = memory.total;
-    q.source = memory.source;
-    if (e->options.memory_limit) {
-        q.budget_bytes = e->options.memory_limit < memory.free ? e->options.memory_limit : memory.free;
-        q.source = e->options.memory_limit < memory.free ? "--memory-limit" : memory.source;
+    TRY(find_budget(e, &q, err));
+    for (;; rows /= 2) {
+        e->options.chunk_rows = e->options.device.max_rows = q.workspace_rows = rows;
+        q.scratch_bytes = device_scratch_bytes(&e->options.device);
+        if (rows == wanted)
+            wanted_mib = (double)(runner_workspace_bytes(q.config, rows, q.n_slots) + q.scratch_bytes) / 1048576.0;
+        int rc = plan_make(&q, &e->plan, err);
+        if (rc == 0)
+            break;
+        if (rc != ERR_CAPACITY || rows / 2 < LEAST_CHUNK || rows / 2 < e->n_sessions)
+            return rc;
     }
-    return plan_make(&q, &e->plan, err);
+    if (rows < wanted)
+        log_info("[qwen35] batched prefill: workspace for %lld rows needs %.0f MiB, %.0f MiB free; using %lld rows", (long long)wanted, wanted_mib, (double)q.budget_bytes / 1048576.0,
+                 (long long)rows);
+    return 0;
 }
 
 static int open_all(struct engine *e, struct err *err)
@@ -66,8 +91,10 @@ static int open_all(struct engine *e, struct err *err)
     TRY(make_plan(e, err));
     TRY(device_open(&e->options.device, &e->device, err));
     TRY(runner_create(e->model, e->device, e->options.chunk_rows, e->n_sessions, &e->runner, err));
-    for (int i = 0; i < e->n_sessions; i++)
+    for (int i = 0; i < e->n_sessions; i++) {
         TRY(session_create(e->runner, e->plan.n_positions, &e->sessions[i], err));
+        session_set_snapshots(e->sessions[i], e->plan.n_snapshots);
+    }
     return 0;
 }
 
@@ -125,11 +152,12 @@ static void on_progress(void *ctx, int64_t done, int64_t total)
         request_put(r, &event);
 }
 
-/* The idle session that shares the longest prefix with the prompt; an empty one when none shares anything; else the one with the least to lose. */
+/* The idle session where the most is saved and the least is lost: tokens shared with the prompt, less those that would be given up. An empty one scores 0, so that a conversation
+ * is not thrown away for a few words that all begin with. */
 static int choose_slot(const struct engine *e, const struct request *r)
 {
     int best = -1;
-    size_t best_common = 0, best_held = 0;
+    int64_t best_score = 0;
     for (int i = 0; i < e->n_sessions; i++) {
         size_t held, common = 0;
         const int32_t *tokens = session_tokens(e->sessions[i], &held);
@@ -137,18 +165,30 @@ static int choose_slot(const struct engine *e, const struct request *r)
             continue;
         while (common < held && common < r->prompt.len && tokens[common] == r->prompt.data[common])
             common++;
-        if (best < 0 || common > best_common || (common == best_common && held < best_held)) {
+        int64_t score = (int64_t)common - (int64_t)(held - common);
+        if (best < 0 || score > best_score) {
             best = i;
-            best_common = common;
-            best_held = held;
+            best_score = score;
         }
     }
     return best;
 }
 
+/* Idle sessions' memory, for a turn that does not fit otherwise; what they held is read again when it is asked for. */
+static int reclaim_idle(void *ctx)
+{
+    struct engine *e = ((struct request *)ctx)->engine;
+    int given = 0;
+    for (int i = 0; i < e->n_sessions; i++)
+        if (!e->running[i])
+            given |= session_give_back(e->sessions[i]);
+    return given;
+}
+
 static int begin(struct engine *e, struct request *r, int slot, struct err *err)
 {
     struct sync_result result;
+    size_t marks[SNAPSHOT_MARKS];
     int64_t left = e->plan.n_positions - (int64_t)r->prompt.len, asked = r->params.max_tokens;
     r->session = e->sessions[slot];
     r->budget = asked < 0 || asked > left ? left : asked;
@@ -157,7 +197,9 @@ static int begin(struct engine *e, struct request *r, int slot, struct err *err)
         if (!vocab_is_emittable(e->model->vocab, i))
             sampler_ban(r->sampler, i);
     struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = (int64_t)r->prompt.len + r->budget, .cancel = &r->cancel, .progress = on_progress, .ctx = r,
-                             .chunk_rows = e->options.chunk_rows};
+                             .chunk_rows = e->options.chunk_rows, .marks = marks, .reclaim = reclaim_idle};
+    if (e->fork_id >= 0)
+        q.n_marks = snapshot_marks(r->prompt.data, r->prompt.len, e->fork_id, marks);
     TRY(session_sync(r->session, &q, &result, err));
     r->n_cached = result.n_reused;
     r->prefill_ms = result.prefill_ms;
@@ -347,6 +389,7 @@ int engine_start(const struct model *m, const struct engine_options *options, st
     pthread_mutex_init(&e->lock, NULL);
     e->model = m;
     e->options = *options;
+    e->fork_id = m->vocab ? vocab_find(m->vocab, "<|im_start|>", 12) : -1;
     e->n_sessions = options->n_parallel > 0 ? options->n_parallel : 1;
     if (e->n_sessions > MAX_PARALLEL)
         e->n_sessions = MAX_PARALLEL;
@@ -358,7 +401,6 @@ int engine_start(const struct model *m, const struct engine_options *options, st
         e->options.chunk_rows = options->context_length;
     if (e->options.chunk_rows < e->n_sessions)
         e->options.chunk_rows = e->n_sessions;
-    e->options.device.max_rows = e->options.chunk_rows;
     e->options.device.max_n_in = widest_input(&m->config);
     int rc = open_all(e, err);
     if (rc == 0)
