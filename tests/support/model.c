@@ -15,8 +15,13 @@ static int64_t widest(const struct model_config *c)
 
 void rig_open(struct rig *rig, const char *model, const char *rung, enum arithmetic arithmetic, int threads, int64_t rows, int64_t logit_rows)
 {
+    rig_open_path(rig, test_path("models/%s.gguf", model), rung, arithmetic, threads, rows, logit_rows);
+}
+
+void rig_open_path(struct rig *rig, const char *path, const char *rung, enum arithmetic arithmetic, int threads, int64_t rows, int64_t logit_rows)
+{
     struct err err = {0};
-    test_ok(model_load(test_path("models/%s.gguf", model), MODEL_NO_TOKENISER, &rig->m, &err), &err, model);
+    test_ok(model_load(path, MODEL_NO_TOKENISER, &rig->m, &err), &err, path);
     struct device_options options = {.kind = DEVICE_CPU, .arithmetic = arithmetic, .n_threads = threads, .cpu_rung = rung, .max_rows = rows, .max_n_in = widest(&rig->m->config)};
     test_ok(device_open(&options, &rig->dev, &err), &err, "device");
     test_ok(runner_create(rig->m, rig->dev, rows, logit_rows, &rig->r, &err), &err, "runner");
