@@ -37,14 +37,6 @@ struct engine {
     struct request *running[MAX_PARALLEL]; /* the engine thread's; by session */
 };
 
-static int64_t widest_input(const struct model_config *c)
-{
-    int64_t all[] = {c->d_model, c->d_ff, c->d_ff_expert, c->d_ff_shared, (int64_t)c->n_head * c->d_head, (int64_t)c->n_head_v * c->d_state}, max = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        max = all[i] > max ? all[i] : max;
-    return max;
-}
-
 static int find_budget(const struct engine *e, struct plan_request *q, struct err *err)
 {
     struct device_memory memory;
@@ -401,7 +393,7 @@ int engine_start(const struct model *m, const struct engine_options *options, st
         e->options.chunk_rows = options->context_length;
     if (e->options.chunk_rows < e->n_sessions)
         e->options.chunk_rows = e->n_sessions;
-    e->options.device.max_n_in = widest_input(&m->config);
+    e->options.device.max_n_in = config_widest_input(&m->config);
     int rc = open_all(e, err);
     if (rc == 0)
         rc = start_thread(e, err);

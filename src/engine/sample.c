@@ -314,7 +314,21 @@ static void normalise(struct candidate *c, int n, double best)
         c[i].p /= sum;
 }
 
-/* The smallest sorted prefix that reaches top_p; the whole vocabulary takes part, so what lies far below counts in the sum but is not sorted. */
+/* Moves the first in order to the top of a heap over c[0, n). */
+static void raise_first(struct candidate *c, int n, int i)
+{
+    struct candidate moved = c[i];
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(&c[child + 1], &c[child]))
+            child++;
+        if (!before(&c[child], &moved))
+            break;
+        c[i] = c[child];
+    }
+    c[i] = moved;
+}
+
+/* The smallest prefix in order that reaches top_p. Unsorted candidates come off a heap one by one, so no more than the prefix is put in order. */
 static int filter_top_p(struct sampler *s, int n, int sorted, double best)
 {
     struct candidate *c = s->candidates;
@@ -322,23 +336,21 @@ static int filter_top_p(struct sampler *s, int n, int sorted, double best)
     int keep = 0;
     for (int i = 0; i < n; i++)
         total += exp(c[i].logit - best);
-    if (!sorted) {
-        /* Tokens more than this below the best hold less than (1 - top_p) / 2 of the sum together, so the prefix ends before them. */
-        double reach = log(2.0 * n / fmax((1 - s->params.top_p), 1e-12));
-        int near = 0;
-        for (int i = 0; i < n; i++)
-            if (c[i].logit >= best - reach) {
-                struct candidate t = c[near];
-                c[near++] = c[i];
-                c[i] = t;
-            }
-        qsort(c, (size_t)near, sizeof *c, compare);
-        n = near;
+    for (int i = n / 2 - 1; i >= 0 && !sorted; i--)
+        raise_first(c, n, i);
+    for (; keep < n && (keep == 0 || sum < s->params.top_p); keep++) {
+        struct candidate first = c[sorted ? keep : 0];
+        sum += exp(first.logit - best) / total;
+        if (sorted)
+            continue;
+        c[0] = c[n - 1 - keep]; /* what is taken gathers behind the heap, the latest in front */
+        c[n - 1 - keep] = first;
+        raise_first(c, n - 1 - keep, 0);
     }
-    for (; keep < n; keep++) {
-        if (keep > 0 && sum >= s->params.top_p)
-            break;
-        sum += exp(c[keep].logit - best) / total;
+    for (int i = 0; i < n / 2 && !sorted; i++) {
+        struct candidate t = c[i];
+        c[i] = c[n - 1 - i];
+        c[n - 1 - i] = t;
     }
     return keep;
 }

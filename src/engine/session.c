@@ -1,5 +1,5 @@
-/* Full-prefix sync. Invariant: tokens[0, len) are exactly what the state has read; `logits` belongs to the last of them or is absent; every snapshot is of a prefix of them.
- * Tokens are noted before the pass that reads them and taken back when it fails, so that nothing can fail between the two. */
+/* Full-prefix sync. Invariant: tokens[0, len) are exactly what the state has read; `logits` belongs to the last of them or is absent; every snapshot is of a prefix of them,
+ * and prompt_logits of the first prompt_end. Tokens are noted before the pass that reads them and taken back when it fails, so that nothing can fail between the two. */
 #include "engine/session.h"
 
 #include <string.h>
@@ -19,6 +19,8 @@ struct session {
     float *logits;                /* [n_vocab] */
     int has_logits;
     struct snapshots snapshots;
+    float *prompt_logits;         /* [n_vocab]: of the last token of the prompt that was read last, so that the same prompt again reads nothing */
+    size_t prompt_end;            /* 0 = none */
     uint64_t anomalies;
 };
 
@@ -32,7 +34,8 @@ int session_create(struct runner *r, int64_t served_context, struct session **ou
     s->served = served_context;
     snapshots_init(&s->snapshots, PLAN_SNAPSHOTS);
     s->logits = mem_alloc_array(MEM_STATE, (size_t)c->n_vocab, sizeof *s->logits);
-    int rc = s->logits ? state_create(c, runner_device(r), served_context, &s->state, err) : err_set(err, ERR_NO_MEMORY, "out of memory for a session's logits");
+    s->prompt_logits = mem_alloc_array(MEM_STATE, (size_t)c->n_vocab, sizeof *s->logits);
+    int rc = s->logits && s->prompt_logits ? state_create(c, runner_device(r), served_context, &s->state, err) : err_set(err, ERR_NO_MEMORY, "out of memory for a session's logits");
     if (rc < 0)
         session_free(s);
     else
@@ -48,6 +51,7 @@ void session_free(struct session *s)
     state_free(s->state);
     ids_free(&s->tokens);
     mem_free(s->logits);
+    mem_free(s->prompt_logits);
     mem_free(s);
 }
 
@@ -76,6 +80,7 @@ void session_set_snapshots(struct session *s, int n)
 {
     snapshots_clear(&s->snapshots);
     snapshots_init(&s->snapshots, n);
+    s->prompt_end = 0;
 }
 
 void session_reset(struct session *s)
@@ -83,6 +88,7 @@ void session_reset(struct session *s)
     state_reset(s->state);
     s->tokens.len = 0;
     s->has_logits = 0;
+    s->prompt_end = 0;
     snapshots_clear(&s->snapshots);
 }
 
@@ -126,16 +132,20 @@ static int rewind_to_prefix(struct session *s, const struct sync_request *q, str
     }
     if (common == s->tokens.len && (common < q->n || s->has_logits))
         return 0;
-    int64_t limit = (int64_t)(common < q->n ? common : q->n - 1); /* one token at least is left to read */
-    const struct state_snapshot *snapshot = snapshots_newest(&s->snapshots, limit);
+    int whole = common == q->n && s->prompt_end == q->n; /* its logits are kept; else one token at least is to be read */
+    const struct state_snapshot *snapshot = snapshots_newest(&s->snapshots, (int64_t)(common < q->n || whole ? common : q->n - 1));
     if (!snapshot) {
         session_reset(s);
         return 0;
     }
     TRY(state_rewind(s->state, snapshot, err));
     s->tokens.len = (size_t)state_snapshot_position(snapshot);
-    s->has_logits = 0;
     snapshots_cut(&s->snapshots, state_length(s->state));
+    s->has_logits = s->tokens.len == q->n;
+    if (s->has_logits)
+        memcpy(s->logits, s->prompt_logits, (size_t)runner_model(s->runner)->config.n_vocab * sizeof *s->logits);
+    if (s->prompt_end > s->tokens.len)
+        s->prompt_end = 0;
     return 0;
 }
 
@@ -182,17 +192,24 @@ static int run_chunk(struct session *s, const int32_t *ids, int64_t n, int want_
     return run(&s, &span, 1, err);
 }
 
-/* Where reading pauses next for a snapshot: at a mark, every so often, one token before the end; never where one would not be worth it. n when nowhere. */
+/* Where reading pauses next for a snapshot: at a mark, or every so often; never where it would not be worth it. n when nowhere. */
 static size_t next_pause(const struct session *s, const struct sync_request *q)
 {
     size_t at = s->tokens.len, best = q->n;
-    size_t others[2] = {(at / SNAPSHOT_INTERVAL + 1) * SNAPSHOT_INTERVAL, q->n - 1};
-    for (size_t i = 0; i < q->n_marks + 2; i++) {
-        size_t pause = i < 2 ? others[i] : q->marks[i - 2];
+    for (size_t i = 0; i <= q->n_marks; i++) {
+        size_t pause = i < q->n_marks ? q->marks[i] : (at / SNAPSHOT_INTERVAL + 1) * SNAPSHOT_INTERVAL;
         if (pause > at && pause < best && snapshots_wanted(&s->snapshots, (int64_t)pause))
             best = pause;
     }
     return best;
+}
+
+/* Takes a snapshot where the prompt ends, and keeps its logits. */
+static void keep_prompt_end(struct session *s)
+{
+    snapshots_keep(&s->snapshots, s->state);
+    memcpy(s->prompt_logits, s->logits, (size_t)runner_model(s->runner)->config.n_vocab * sizeof *s->logits);
+    s->prompt_end = s->tokens.len;
 }
 
 /* Reads tokens [len, n) in chunks. */
@@ -205,7 +222,7 @@ static int extend(struct session *s, const struct sync_request *q, struct err *e
         if (q->cancel && atomic_load(q->cancel))
             return err_set(err, ERR_CANCELLED, "cancelled while reading the prompt");
         size_t at = s->tokens.len;
-        if (at == pause) {
+        if (at == pause) { /* where it stood too: the end of an answer */
             snapshots_keep(&s->snapshots, s->state);
             pause = next_pause(s, q);
         }
@@ -214,6 +231,8 @@ static int extend(struct session *s, const struct sync_request *q, struct err *e
         if (q->progress)
             q->progress(q->ctx, (int64_t)s->tokens.len, (int64_t)q->n);
     }
+    if (s->prompt_end != q->n)
+        keep_prompt_end(s);
     return 0;
 }
 

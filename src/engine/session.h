@@ -35,7 +35,8 @@ struct sync_result {
 };
 
 /* After success the state holds exactly tokens[0, n) and session_logits is of the last of them. Reading starts at the newest snapshot that is a prefix of them, or where the state
- * stands; a prompt equal to what is held reads at least the last token again unless its logits are still there. On ERR_CANCELLED the session holds what was done so far, consistently. The invariant state length == token count is checked; broken, it is a cold prefill and counted. */
+ * stands; the prompt that was read last reads nothing when it comes again. On ERR_CANCELLED the session holds what was done so far, consistently. The invariant state length ==
+ * token count is checked; broken, it is a cold prefill and counted. */
 int session_sync(struct session *s, const struct sync_request *request, struct sync_result *out, struct err *err) MUST_CHECK;
 
 /* One more token for each of n different sessions of one runner, in one batch. On failure none has moved. */

@@ -34,7 +34,7 @@ int snapshots_wanted(const struct snapshots *set, int64_t position)
 int snapshot_victim(const int64_t *positions, int n)
 {
     int best = 0;
-    for (int i = 1; i < n - 2; i++)
+    for (int i = 1; i < n; i++)
         if (positions[i] - positions[i - 1] < positions[best] - (best ? positions[best - 1] : 0))
             best = i;
     return best;
@@ -58,7 +58,7 @@ void snapshots_keep(struct snapshots *set, const struct state *s)
 {
     struct state_snapshot *snapshot = NULL;
     struct err ignored;
-    if (!snapshots_wanted(set, state_length(s)))
+    if (set->max == 0 || state_length(s) == 0 || (set->n > 0 && state_snapshot_position(set->at[set->n - 1]) == state_length(s)))
         return;
     if (set->n == set->max) {
         snapshot = take_victim(set);

@@ -5,7 +5,7 @@
 #include "engine/state.h"
 
 #define SNAPSHOTS_MAX 16
-#define SNAPSHOT_MIN_GAP 32    /* tokens: reading fewer again costs less than the extra pass that a snapshot takes */
+#define SNAPSHOT_MIN_GAP 32    /* tokens: reading fewer again costs no more than the extra pass that stopping for a snapshot takes */
 #define SNAPSHOT_INTERVAL 4096 /* tokens: long prompts have one at least so often */
 #define SNAPSHOT_MARKS 4
 
@@ -20,12 +20,12 @@ void snapshots_clear(struct snapshots *set);
 void snapshots_cut(struct snapshots *set, int64_t position);
 /* The newest at or below `position`; NULL when there is none. */
 const struct state_snapshot *snapshots_newest(const struct snapshots *set, int64_t position);
-/* Is it worth having one at `position`, above all that are held? */
+/* Is it worth stopping at `position`, above all that are held, to take one? */
 int snapshots_wanted(const struct snapshots *set, int64_t position);
-/* Takes one where the state is now, in place of the one that is missed least. Without memory for it there is just none. */
+/* Takes one where the state is now, unless there is one, in place of the one that is missed least when the set is full. Without memory for it there is just none. */
 void snapshots_keep(struct snapshots *set, const struct state *s);
 
-/* Which of n ascending positions to give up: the one whose loss costs the fewest tokens, the two newest excepted. Pure. */
+/* Which of n ascending positions to give up: the one whose loss costs the fewest tokens to read again. Pure. */
 int snapshot_victim(const int64_t *positions, int n);
 
 /* Where a conversation forks: before its second `fork` token (the end of the system and tools block) and before the last three (last user and assistant turns). Ascending

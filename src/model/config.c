@@ -271,3 +271,11 @@ int model_config_read(const struct gguf *g, struct model_config *out, struct err
     *out = c;
     return 0;
 }
+
+int64_t config_widest_input(const struct model_config *c)
+{
+    int64_t all[] = {c->d_model, c->d_ff, c->d_ff_expert, c->d_ff_shared, (int64_t)c->n_head * c->d_head, (int64_t)c->n_head_v * c->d_state}, widest = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        widest = all[i] > widest ? all[i] : widest;
+    return widest;
+}

@@ -42,4 +42,7 @@ static inline int64_t config_n_channel(const struct model_config *c) /* of the c
     return (int64_t)(2 * c->n_head_k + c->n_head_v) * c->d_state;
 }
 
+/* The largest n_in of any matrix product: sizes the device's scratch. */
+int64_t config_widest_input(const struct model_config *c);
+
 #endif

@@ -6,7 +6,7 @@
 #include "compute/device.h"
 #include "model/config.h"
 
-#define PLAN_SNAPSHOTS 4          /* wanted for each sequence: points a conversation may go back to */
+#define PLAN_SNAPSHOTS 5          /* wanted for each sequence: points a conversation may go back to */
 
 struct plan {
     uint64_t weight_bytes;        /* mapped on the CPU: counted, reclaimable */

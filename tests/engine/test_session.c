@@ -66,7 +66,7 @@ static void test_victims(void **unused)
     static const struct {
         int64_t positions[5];
         int n, victim;
-    } cases[] = {{{100}, 1, 0}, {{100, 200}, 2, 0}, {{100, 110, 120}, 3, 0}, {{100, 110, 500, 510}, 4, 1}, {{10, 500, 510, 900, 901}, 5, 0}, {{100, 300, 310, 320, 330}, 5, 2}};
+    } cases[] = {{{100}, 1, 0}, {{100, 200}, 2, 0}, {{100, 110, 120}, 3, 1}, {{100, 110, 500, 510}, 4, 1}, {{10, 500, 510, 900, 901}, 5, 4}, {{100, 300, 310, 320, 400}, 5, 2}};
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n), cases[i].victim);
@@ -101,7 +101,7 @@ static void test_conversation(void **unused)
     head = t;
     assert_int_equal(sync_text(s, &t), 0);
     answer(s, 90);
-    assert_int_equal(sync_text(s, &t), 160); /* regenerated: from the answer's head */
+    assert_int_equal(sync_text(s, &t), t.n); /* regenerated: nothing is read again */
     same_as_cold(&rig, s, &t);
     answer(s, 90);
 

@@ -156,6 +156,8 @@ static void each_model(void (*check)(const char *, const json_t *, const char *)
     for (const char *const *rung = device_cpu_rungs(); *rung; rung++)
         for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
             char name[64];
+            if (strcmp(*rung, "scalar") == 0 && *rung != device_cpu_rungs()[0] && i % 6)
+                continue; /* the reference rung is slow: a few models show it */
             snprintf(name, sizeof name, "models/%s.json", models[i]);
             json_t *json = test_json(name);
             check(models[i], json, *rung);

@@ -222,7 +222,7 @@ static void test_write(void **unused)
     assert_int_equal(plan_write(&p, &out), 0);
     assert_non_null(strstr(buf_str(&out), "plan: weights        500.0 MiB"));
     assert_non_null(strstr(buf_str(&out), "4096 positions x 24576 B"));
-    assert_non_null(strstr(buf_str(&out), "plan: snapshots       77.1 MiB (4 a sequence)"));
+    assert_non_null(strstr(buf_str(&out), "plan: snapshots       96.3 MiB (5 a sequence)"));
     buf_free(&out);
 }
 

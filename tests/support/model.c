@@ -5,14 +5,6 @@
 #include "base/mem.h"
 #include "support/test.h"
 
-static int64_t widest(const struct model_config *c)
-{
-    int64_t all[] = {c->d_model, c->d_ff, c->d_ff_expert, c->d_ff_shared, (int64_t)c->n_head * c->d_head, (int64_t)c->n_head_v * c->d_state}, max = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        max = all[i] > max ? all[i] : max;
-    return max;
-}
-
 void rig_open(struct rig *rig, const char *model, const char *rung, enum arithmetic arithmetic, int threads, int64_t rows, int64_t logit_rows)
 {
     rig_open_path(rig, test_path("models/%s.gguf", model), rung, arithmetic, threads, rows, logit_rows);
@@ -22,7 +14,7 @@ void rig_open_path(struct rig *rig, const char *path, const char *rung, enum ari
 {
     struct err err = {0};
     test_ok(model_load(path, MODEL_NO_TOKENISER, &rig->m, &err), &err, path);
-    struct device_options options = {.kind = DEVICE_CPU, .arithmetic = arithmetic, .n_threads = threads, .cpu_rung = rung, .max_rows = rows, .max_n_in = widest(&rig->m->config)};
+    struct device_options options = {.kind = DEVICE_CPU, .arithmetic = arithmetic, .n_threads = threads, .cpu_rung = rung, .max_rows = rows, .max_n_in = config_widest_input(&rig->m->config)};
     test_ok(device_open(&options, &rig->dev, &err), &err, "device");
     test_ok(runner_create(rig->m, rig->dev, rows, logit_rows, &rig->r, &err), &err, "runner");
 }

@@ -58,8 +58,7 @@ json_t *test_json_lines(const char *name)
         size_t length = end ? (size_t)(end - line) : (size_t)(text + n - line);
         struct err err = {0};
         json_t *value = NULL;
-        /* The JSON library holds no integer beyond 64 bits: what such lines show is tested by hand. */
-        if (length && !memmem(line, length, "12345678901234567890", 20)) {
+        if (length) {
             test_ok(json_parse(line, length, &value, &err), &err, name);
             json_array_append_new(all, value);
         }
