@@ -29,6 +29,8 @@ int buf_reserve(struct buf *b, size_t more)
         return b->failed;
     if (b->len > b->max || more > b->max - b->len)
         return b->failed = ERR_LIMIT;
+    if (more > SIZE_MAX / 4 - b->len) /* doubling must not wrap; no system has that much */
+        return b->failed = ERR_NO_MEMORY;
     size_t need = b->len + more + 1;
     if (need <= b->cap)
         return 0;

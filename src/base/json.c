@@ -131,10 +131,9 @@ int json_parse(const char *text, size_t n, json_t **out, struct err *err)
     return 0;
 }
 
-int json_write_string(struct buf *out, const char *text, size_t n, int ascii)
+int json_write_escaped(struct buf *out, const char *text, size_t n, int ascii)
 {
     static const char hex[] = "0123456789abcdef";
-    buf_add_char(out, '"');
     size_t start = 0;
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -163,7 +162,29 @@ int json_write_string(struct buf *out, const char *text, size_t n, int ascii)
     }
     if (start < n)
         buf_add(out, text + start, n - start);
+    return out->failed;
+}
+
+int json_write_string(struct buf *out, const char *text, size_t n, int ascii)
+{
+    buf_add_char(out, '"');
+    json_write_escaped(out, text, n, ascii);
     return buf_add_char(out, '"');
+}
+
+/* Adds one unit to the last digit of "d.ddde+xx", away from zero; 0 when that would lengthen it. */
+static int increment_digits(char *text)
+{
+    char *last = strchr(text, 'e') - 1;
+    while (last >= text && (*last == '9' || *last == '.')) {
+        if (*last == '9')
+            *last = '0';
+        last--;
+    }
+    if (last < text || *last == '-')
+        return 0;
+    ++*last;
+    return 1;
 }
 
 int json_write_float(struct buf *out, double value)
@@ -174,12 +195,14 @@ int json_write_float(struct buf *out, double value)
         return buf_add_str(out, value < 0 ? "-Infinity" : "Infinity");
     char text[40];
     int digits = 1;
-    for (; digits < 17; digits++) { /* the shortest form that reads back */
+    for (; digits <= 17; digits++) { /* the shortest form that reads back */
         snprintf(text, sizeof text, "%.*e", digits - 1, value);
         if (strtod(text, NULL) == value)
             break;
+        /* At a power of two the gap above is twice the gap below, so the next form up can read back where the nearest one does not. */
+        if (increment_digits(text) && strtod(text, NULL) == value)
+            break;
     }
-    snprintf(text, sizeof text, "%.*e", digits - 1, value);
     char *e = strchr(text, 'e');
     int exponent = (int)strtol(e + 1, NULL, 10);
     if (exponent < -4 || exponent >= 16) {

@@ -25,6 +25,9 @@ int json_write_python(struct buf *out, const json_t *value, int indent);
 /* Appends a quoted JSON string. ascii: escape everything above U+007E. */
 int json_write_string(struct buf *out, const char *text, size_t n, int ascii);
 
+/* The same without the quotes, for a string that is written in parts (cut between code points). */
+int json_write_escaped(struct buf *out, const char *text, size_t n, int ascii);
+
 /* Appends a number as Python's repr(float) does: the shortest digits that read back, 1.0, 1e+16, nan, inf. */
 int json_write_float(struct buf *out, double value);
 

@@ -14,7 +14,8 @@
 #define MAX_PARALLEL 16
 #define DEFAULT_QUEUE 64
 #define DEFAULT_CHUNK 512
-#define LEAST_CHUNK 32
+#define MIN_CHUNK 32
+#define CHUNK_MS 400.0    /* a cancelled request stops reading its prompt within about this */
 
 struct engine {
     const struct model *model;
@@ -37,44 +38,37 @@ struct engine {
     struct request *running[MAX_PARALLEL]; /* the engine thread's; by session */
 };
 
-static int find_budget(const struct engine *e, struct plan_request *q, struct err *err)
-{
-    struct device_memory memory;
-    TRY(device_memory(NULL, &memory, err));
-    q->budget_bytes = memory.free;
-    q->total_bytes = memory.total;
-    q->source = memory.source;
-    if (e->options.memory_limit && e->options.memory_limit < memory.free) {
-        q->budget_bytes = e->options.memory_limit;
-        q->source = "--memory-limit";
-    }
-    return 0;
-}
-
-/* Fewer rows when the workspace for all does not fit: halved down to LEAST_CHUNK, never one token at a time. */
+/* Plans with the asked rows a chunk, and steps down while the workspace for them is what does not fit: slower prompts, never one token at a time. */
 static int make_plan(struct engine *e, struct err *err)
 {
-    struct plan_request q = {.config = &e->model->config, .weight_bytes = e->model->weight_bytes, .n_positions = e->options.context_length, .n_slots = e->n_sessions};
-    int64_t wanted = e->options.chunk_rows, rows = wanted;
-    double wanted_mib = 0;
+    struct device_memory memory;
+    int64_t asked_rows = e->options.chunk_rows;
+    struct plan_request q = {.config = &e->model->config, .weight_bytes = e->model->weight_bytes, .n_positions = e->options.context_length, .n_slots = e->n_sessions,
+                             .workspace_rows = e->options.chunk_rows, .scratch_bytes = device_scratch_bytes(&e->options.device)};
     if (e->options.context_length > e->model->config.n_ctx_declared)
         return err_set(err, ERR_INVALID, "--context-length %lld is above the context of %lld that the model declares", (long long)e->options.context_length,
                        (long long)e->model->config.n_ctx_declared);
-    TRY(find_budget(e, &q, err));
-    for (;; rows /= 2) {
-        e->options.chunk_rows = e->options.device.max_rows = q.workspace_rows = rows;
-        q.scratch_bytes = device_scratch_bytes(&e->options.device);
-        if (rows == wanted)
-            wanted_mib = (double)(runner_workspace_bytes(q.config, rows, q.n_slots) + q.scratch_bytes) / 1048576.0;
-        int rc = plan_make(&q, &e->plan, err);
-        if (rc == 0)
-            break;
-        if (rc != ERR_CAPACITY || rows / 2 < LEAST_CHUNK || rows / 2 < e->n_sessions)
-            return rc;
+    TRY(device_memory(NULL, &memory, err));
+    q.budget_bytes = memory.free;
+    q.total_bytes = memory.total;
+    q.source = memory.source;
+    if (e->options.memory_limit) {
+        q.budget_bytes = e->options.memory_limit < memory.free ? e->options.memory_limit : memory.free;
+        q.source = e->options.memory_limit < memory.free ? "--memory-limit" : memory.source;
     }
-    if (rows < wanted)
-        log_info("[qwen35] batched prefill: workspace for %lld rows needs %.0f MiB, %.0f MiB free; using %lld rows", (long long)wanted, wanted_mib, (double)q.budget_bytes / 1048576.0,
-                 (long long)rows);
+    int rc = plan_make(&q, &e->plan, err);
+    while (rc == ERR_CAPACITY && q.workspace_rows / 2 >= MIN_CHUNK) {
+        struct err smaller;
+        q.workspace_rows = e->options.device.max_rows = q.workspace_rows / 2;
+        q.scratch_bytes = device_scratch_bytes(&e->options.device);
+        rc = plan_make(&q, &e->plan, &smaller);
+    }
+    if (rc < 0)
+        return rc; /* with the figures of what was asked */
+    e->options.chunk_rows = e->options.device.max_rows = q.workspace_rows;
+    if (q.workspace_rows < asked_rows)
+        log_info("[qwen35] batched prefill: workspace for %lld rows does not fit %.0f MiB; using %lld rows", (long long)asked_rows, (double)q.budget_bytes / 1048576.0,
+                 (long long)q.workspace_rows);
     return 0;
 }
 
@@ -107,10 +101,12 @@ static void put_error(struct request *r, const struct err *err)
     request_put(r, &event);
 }
 
-/* Ends a request: its session keeps its tokens for the next turn. */
+/* Ends a request: its session keeps its tokens for the next turn, but never after a failure, whose cause may be in its state. */
 static void finish(struct engine *e, int slot, enum finish why, const struct err *err)
 {
     struct request *r = e->running[slot];
+    if (err)
+        session_reset(e->sessions[slot]);
     double decode_ms = r->decode_start_ns ? clock_ms_since(r->decode_start_ns) : 0;
     struct token_event event = {.kind = EVENT_END, .finish = why, .n_prompt = (int64_t)r->prompt.len, .n_cached = r->n_cached, .n_generated = r->n_generated,
                                 .prefill_ms = r->prefill_ms, .decode_ms = decode_ms};
@@ -129,11 +125,43 @@ static void finish(struct engine *e, int slot, enum finish why, const struct err
     request_unref(r);
 }
 
+static int step(struct engine *e);
+
 static int past_deadline(const struct request *r)
 {
     return r->params.deadline_s > 0 && clock_ms_since(r->submitted_ns) > r->params.deadline_s * 1e3;
 }
 
+/* Those in the queue whose client left, or whose time is over, end where they stand. */
+static void sweep_queue(struct engine *e)
+{
+    struct request *gone = NULL, **at;
+    pthread_mutex_lock(&e->lock);
+    e->last = NULL;
+    for (at = &e->first; *at;) {
+        struct request *r = *at;
+        if (atomic_load(&r->cancel) || past_deadline(r)) {
+            *at = r->next;
+            r->next = gone;
+            gone = r;
+            e->n_waiting--;
+            e->stats.n_cancelled++;
+        } else {
+            e->last = r;
+            at = &r->next;
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+    while (gone) {
+        struct request *r = gone;
+        struct token_event event = {.kind = EVENT_END, .finish = atomic_load(&r->cancel) ? FINISH_CANCELLED : FINISH_LENGTH, .n_prompt = (int64_t)r->prompt.len};
+        gone = r->next;
+        request_put(r, &event);
+        request_unref(r);
+    }
+}
+
+/* Between the chunks of a prompt: the others go on, one step each. */
 static void on_progress(void *ctx, int64_t done, int64_t total)
 {
     struct request *r = ctx;
@@ -142,6 +170,9 @@ static void on_progress(void *ctx, int64_t done, int64_t total)
         request_cancel(r);
     if (request_has_room(r, 2))
         request_put(r, &event);
+    sweep_queue(r->engine);
+    if (done < total)
+        (void)step(r->engine);
 }
 
 /* The idle session where the most is saved and the least is lost: tokens shared with the prompt, less those that would be given up. An empty one scores 0, so that a conversation
@@ -166,6 +197,16 @@ static int choose_slot(const struct engine *e, const struct request *r)
     return best;
 }
 
+/* Rows of the output that stand for no token are never sampled. */
+static void ban_tokens(const struct engine *e, struct request *r)
+{
+    const struct vocab *v = e->model->vocab;
+    int32_t n = (int32_t)e->model->config.n_vocab;
+    for (int32_t i = 0; v && i < n; i++)
+        if (i >= vocab_n_tokens(v) || !vocab_is_emittable(v, i))
+            sampler_ban(r->sampler, i);
+}
+
 /* Idle sessions' memory, for a turn that does not fit otherwise; what they held is read again when it is asked for. */
 static int reclaim_idle(void *ctx)
 {
@@ -185,14 +226,13 @@ static int begin(struct engine *e, struct request *r, int slot, struct err *err)
     r->session = e->sessions[slot];
     r->budget = asked < 0 || asked > left ? left : asked;
     TRY(sampler_create(&r->params.sampling, (int32_t)e->model->config.n_vocab, r->prompt.data, r->prompt.len, &r->sampler, err));
-    for (int32_t i = 0; e->model->vocab && i < vocab_n_tokens(e->model->vocab); i++)
-        if (!vocab_is_emittable(e->model->vocab, i))
-            sampler_ban(r->sampler, i);
+    ban_tokens(e, r);
     struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = (int64_t)r->prompt.len + r->budget, .cancel = &r->cancel, .progress = on_progress, .ctx = r,
-                             .chunk_rows = e->options.chunk_rows, .marks = marks, .reclaim = reclaim_idle};
+                             .chunk_rows = e->options.chunk_rows, .chunk_ms = CHUNK_MS, .marks = marks, .reclaim = reclaim_idle};
     if (e->fork_id >= 0)
         q.n_marks = snapshot_marks(r->prompt.data, r->prompt.len, e->fork_id, marks);
     TRY(session_sync(r->session, &q, &result, err));
+    r->is_reading = 0;
     r->n_cached = result.n_reused;
     r->prefill_ms = result.prefill_ms;
     r->decode_start_ns = clock_ns();
@@ -253,6 +293,7 @@ static void admit(struct engine *e, struct request *r)
     struct token_event event = {.kind = EVENT_STARTED};
     struct err err = {0};
     int slot = choose_slot(e, r);
+    r->is_reading = 1;
     pthread_mutex_lock(&e->lock);
     e->running[slot] = r;
     pthread_mutex_unlock(&e->lock);
@@ -277,7 +318,7 @@ static int step(struct engine *e)
     struct err err = {0};
     for (int i = 0; i < e->n_sessions; i++) {
         struct request *r = e->running[i];
-        if (!r)
+        if (!r || r->is_reading)
             continue;
         if (atomic_load(&r->cancel)) {
             finish(e, i, FINISH_CANCELLED, NULL);
@@ -348,6 +389,7 @@ static void *engine_main(void *arg)
     struct engine *e = arg;
     int moved = 0;
     while (!is_stopping(e)) {
+        sweep_queue(e);
         struct request *r = next_request(e, moved == 0);
         if (r)
             admit(e, r);
@@ -393,6 +435,7 @@ int engine_start(const struct model *m, const struct engine_options *options, st
         e->options.chunk_rows = options->context_length;
     if (e->options.chunk_rows < e->n_sessions)
         e->options.chunk_rows = e->n_sessions;
+    e->options.device.max_rows = e->options.chunk_rows;
     e->options.device.max_n_in = config_widest_input(&m->config);
     int rc = open_all(e, err);
     if (rc == 0)

@@ -28,6 +28,7 @@ struct request {
     /* The engine thread's. */
     struct sampler *sampler;
     struct session *session;
+    int is_reading;                /* its prompt: not to be stepped yet */
     int64_t n_generated, budget;
     int64_t n_cached;
     double prefill_ms;

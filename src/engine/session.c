@@ -10,6 +10,7 @@
 #include "model/plan.h"
 
 #define MAX_STEP 64
+#define MIN_CHUNK_ROWS 32
 
 struct session {
     struct runner *runner;
@@ -18,6 +19,7 @@ struct session {
     struct ids tokens;
     float *logits;                /* [n_vocab] */
     int has_logits;
+    double row_ms;                /* what a row of the last long chunk took; 0 = not known yet */
     struct snapshots snapshots;
     float *prompt_logits;         /* [n_vocab]: of the last token of the prompt that was read last, so that the same prompt again reads nothing */
     size_t prompt_end;            /* 0 = none */
@@ -212,12 +214,22 @@ static void keep_prompt_end(struct session *s)
     s->prompt_end = s->tokens.len;
 }
 
+/* Rows of the next chunk: as many as the runner takes, fewer where those would take too long. */
+static size_t chunk_rows(const struct session *s, const struct sync_request *q)
+{
+    int64_t most = runner_max_rows(s->runner), rows = q->chunk_rows > 0 && q->chunk_rows < most ? q->chunk_rows : most;
+    if (q->chunk_ms > 0) {
+        double fit = s->row_ms > 0 ? q->chunk_ms / s->row_ms : 2 * MIN_CHUNK_ROWS; /* nothing is known yet: a short one tells */
+        if (fit < (double)rows)
+            rows = fit < MIN_CHUNK_ROWS ? MIN_CHUNK_ROWS < rows ? MIN_CHUNK_ROWS : rows : (int64_t)fit;
+    }
+    return (size_t)rows;
+}
+
 /* Reads tokens [len, n) in chunks. */
 static int extend(struct session *s, const struct sync_request *q, struct err *err)
 {
-    size_t rows = (size_t)runner_max_rows(s->runner), pause = s->tokens.len;
-    if (q->chunk_rows > 0 && (size_t)q->chunk_rows < rows)
-        rows = (size_t)q->chunk_rows;
+    size_t pause = s->tokens.len;
     while (s->tokens.len < q->n) {
         if (q->cancel && atomic_load(q->cancel))
             return err_set(err, ERR_CANCELLED, "cancelled while reading the prompt");
@@ -226,8 +238,11 @@ static int extend(struct session *s, const struct sync_request *q, struct err *e
             snapshots_keep(&s->snapshots, s->state);
             pause = next_pause(s, q);
         }
-        size_t end = pause - at < rows ? pause : at + rows;
+        size_t rows = chunk_rows(s, q), end = pause - at < rows ? pause : at + rows;
+        uint64_t start = clock_ns();
         TRY(run_chunk(s, q->tokens + at, (int64_t)(end - at), end == q->n, err));
+        if (end - at >= MIN_CHUNK_ROWS)
+            s->row_ms = clock_ms_since(start) / (double)(end - at);
         if (q->progress)
             q->progress(q->ctx, (int64_t)s->tokens.len, (int64_t)q->n);
     }

@@ -23,6 +23,7 @@ struct sync_request {
     void (*progress)(void *ctx, int64_t done, int64_t total); /* after every chunk; may be NULL */
     void *ctx;
     int64_t chunk_rows;                  /* 0 = the runner's max_rows */
+    double chunk_ms;                     /* > 0: chunks are made shorter, by what rows took so far, so that each takes about this; 32 rows at least */
     const size_t *marks;                 /* where this conversation may fork (engine/snapshot.h), ascending; may be NULL */
     size_t n_marks;
     int (*reclaim)(void *ctx);           /* asked once when not even the exact size fits: gives memory back elsewhere, 1 = there was some. May be NULL */

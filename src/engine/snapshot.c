@@ -27,8 +27,9 @@ const struct state_snapshot *snapshots_newest(const struct snapshots *set, int64
 
 int snapshots_wanted(const struct snapshots *set, int64_t position)
 {
-    int64_t newest = set->n > 0 ? state_snapshot_position(set->at[set->n - 1]) : 0; /* the beginning is free */
-    return set->max > 0 && position - newest >= SNAPSHOT_MIN_GAP;
+    if (set->n == 0)
+        return set->max > 0 && position >= SNAPSHOT_MIN_POSITION;
+    return position - state_snapshot_position(set->at[set->n - 1]) >= SNAPSHOT_MIN_GAP;
 }
 
 int snapshot_victim(const int64_t *positions, int n)

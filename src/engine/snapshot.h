@@ -6,6 +6,7 @@
 
 #define SNAPSHOTS_MAX 16
 #define SNAPSHOT_MIN_GAP 32    /* tokens: reading fewer again costs no more than the extra pass that stopping for a snapshot takes */
+#define SNAPSHOT_MIN_POSITION 8 /* the same for the first */
 #define SNAPSHOT_INTERVAL 4096 /* tokens: long prompts have one at least so often */
 #define SNAPSHOT_MARKS 4
 

@@ -54,7 +54,7 @@ static int open_regular(const char *path, uint64_t *bytes, struct err *err)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
         int code = errno == ENOENT ? ERR_NOT_FOUND : ERR_IO;
-        const char *hint = errno == ENOENT ? "; check the path" : errno == EACCES ? "; check its permissions" : "";
+        const char *hint = errno == ENOENT ? "; check the path" : errno == EACCES ? "; check its permissions" : errno == ELOOP ? "; the link leads back to itself" : "";
         return err_set(err, code, "%s: cannot be opened: %s%s", path, strerror(errno), hint);
     }
     int rc = 0;

@@ -18,6 +18,7 @@
 struct index { /* open addressing over entries of a table; 0 = free, else 1 + entry */
     uint32_t *slots;
     size_t mask;
+    uint64_t seed; /* differs from run to run, so that no file can be made whose names all meet in one slot */
 };
 
 struct gguf {
@@ -44,7 +45,7 @@ typedef struct gguf_string string_at(const void *table, size_t i);
 /* Slot of s: the one that holds it, or the free one where it belongs. */
 static uint32_t *index_slot(const struct index *index, const void *table, string_at *at, struct gguf_string s)
 {
-    size_t i = hash_bytes(s.data, s.len, 0) & index->mask;
+    size_t i = hash_bytes(s.data, s.len, index->seed) & index->mask;
     for (; index->slots[i]; i = (i + 1) & index->mask) {
         struct gguf_string other = at(table, index->slots[i] - 1);
         if (other.len == s.len && memcmp(other.data, s.data, s.len) == 0)
@@ -63,6 +64,7 @@ static int index_build(struct index *index, const void *table, size_t n, string_
     if (!index->slots)
         return ERR_NO_MEMORY;
     index->mask = size - 1;
+    index->seed = (uintptr_t)index->slots >> 4;
     *twice = -1;
     for (size_t i = 0; i < n; i++) {
         uint32_t *slot = index_slot(index, table, at, at(table, i));
@@ -105,17 +107,24 @@ static int sibling_path(const char *path, int index, int count, char *out, size_
     return 0;
 }
 
-/* Opens the sibling beside the name as typed; where that is not there, beside what the name links to. */
+/* Opens the sibling beside the name as typed; where there is none, beside what the name links to. */
 static int open_sibling(const char *path, int index, int count, struct file_map *out, struct err *err)
 {
-    char name[PATH_MAX], target[PATH_MAX];
-    if (sibling_path(path, index, count, name, sizeof name) == 0 && file_map_open(name, out, err) == 0)
-        return 0;
-    if (realpath(path, target) && sibling_path(target, index, count, name, sizeof name) == 0 && file_map_open(name, out, err) == 0)
-        return 0;
-    if (sibling_path(path, index, count, name, sizeof name) < 0)
-        return err_set(err, ERR_FORMAT, "%s: is one part of a split file (split.count %d) but is not named like one (NAME-00001-of-%05d.gguf)", path, count, count);
-    return err_set(err, ERR_NOT_FOUND, "%s: part %d of the split file (split.count %d) is missing: %s was not found", path, index + 1, count, name);
+    char beside[PATH_MAX], target[PATH_MAX], name[PATH_MAX];
+    int named = sibling_path(path, index, count, beside, sizeof beside) == 0;
+    int rc = named ? file_map_open(beside, out, err) : ERR_NOT_FOUND;
+    if (rc != ERR_NOT_FOUND)
+        return rc;
+    if (realpath(path, target) && sibling_path(target, index, count, name, sizeof name) == 0) {
+        rc = file_map_open(name, out, err);
+        if (rc != ERR_NOT_FOUND)
+            return rc;
+        if (!named)
+            return err_set(err, ERR_NOT_FOUND, "%s: part %d of the split file (split.count %d) is missing: %s was not found", path, index + 1, count, name);
+    }
+    if (named)
+        return err_set(err, ERR_NOT_FOUND, "%s: part %d of the split file (split.count %d) is missing: %s was not found", path, index + 1, count, beside);
+    return err_set(err, ERR_FORMAT, "%s: is one part of a split file (split.count %d) but is not named like one: give it back its name NAME-00001-of-%05d.gguf", path, count, count);
 }
 
 static int check_part(const struct gguf_part *part, int index, int count, struct err *err)
@@ -172,12 +181,15 @@ static int open_parts(struct gguf *g, int header_only, struct err *err)
 static int join_tensors(struct gguf *g, struct err *err)
 {
     size_t n = 0;
-    uint64_t expected;
+    uint64_t expected = 0;
     for (int i = 0; i < g->n_parts; i++)
         n += g->parts[i].n_tensors;
     if (n == 0 && !(g->parts[0].n_kv))
         return err_set(err, ERR_FORMAT, "%s: holds no metadata and no tensors", g->path);
-    if (g->n_parts > 1 && find_u64(&g->parts[0], "split.tensors.count", &expected) == 1 && expected != n)
+    int counted = g->n_parts > 1 ? find_u64(&g->parts[0], "split.tensors.count", &expected) : 0;
+    if (counted < 0)
+        return err_set(err, ERR_FORMAT, "%s: split.tensors.count is not a whole number", g->path);
+    if (counted && expected != n)
         return err_set(err, ERR_FORMAT, "%s: split.tensors.count is %llu, the parts hold %zu", g->path, (unsigned long long)expected, n);
     g->tensors = mem_alloc_array(MEM_GGUF, n + 1, sizeof *g->tensors);
     if (!g->tensors)
@@ -192,14 +204,15 @@ static int join_tensors(struct gguf *g, struct err *err)
 static int build_indices(struct gguf *g, struct err *err)
 {
     long twice;
+    char name[64];
     if (index_build(&g->keys, g->parts[0].kv, g->parts[0].n_kv, key_at, &twice) < 0)
         return err_set(err, ERR_NO_MEMORY, "%s: out of memory", g->path);
     if (twice >= 0)
-        return err_set(err, ERR_FORMAT, "%s: key %.*s occurs twice", g->path, (int)g->parts[0].kv[twice].key.len, g->parts[0].kv[twice].key.data);
+        return err_set(err, ERR_FORMAT, "%s: key %s occurs twice", g->path, gguf_shown(g->parts[0].kv[twice].key, name));
     if (index_build(&g->names, g->tensors, g->n_tensors, name_at, &twice) < 0)
         return err_set(err, ERR_NO_MEMORY, "%s: out of memory", g->path);
     if (twice >= 0)
-        return err_set(err, ERR_FORMAT, "%s: tensor %.*s occurs twice", g->path, (int)g->tensors[twice].name.len, g->tensors[twice].name.data);
+        return err_set(err, ERR_FORMAT, "%s: tensor %s occurs twice", g->path, gguf_shown(g->tensors[twice].name, name));
     return 0;
 }
 

@@ -19,6 +19,9 @@ struct gguf_part {
 int gguf_part_parse(struct gguf_part *part, int index, int header_only, struct err *err) MUST_CHECK;
 void gguf_part_free(struct gguf_part *part);
 
+/* A key or tensor name as it can be shown: printable ASCII, cut to 60 bytes. Returns out. */
+const char *gguf_shown(struct gguf_string s, char out[64]);
+
 /* Bytes of one element of a fixed-size type, 0 for strings and arrays, -1 for no type. */
 int gguf_type_bytes(uint32_t type);
 const char *gguf_type_name(uint32_t type);

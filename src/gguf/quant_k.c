@@ -6,10 +6,12 @@ void decode_q2_k(const void *blocks, float *out, size_t n)
     const uint8_t *b = blocks;
     for (size_t k = 0; k < n; k += 256, b += 84) {
         float d = read_f16(b + 80), dmin = read_f16(b + 82);
-        for (int i = 0; i < 256; i++) {
-            int q = b[16 + 32 * (i / 128) + i % 32] >> (2 * (i % 128 / 32)) & 3;
-            float scale = d * (float)(b[i / 16] & 15), min = dmin * (float)(b[i / 16] >> 4);
-            out[k + i] = scale * (float)q - min;
+        for (int s = 0; s < 16; s++) {
+            const uint8_t *q = b + 16 + 32 * (s / 8) + 16 * (s & 1);
+            int shift = s & 6;
+            float scale = d * (float)(b[s] & 15), min = dmin * (float)(b[s] >> 4);
+            for (int l = 0; l < 16; l++)
+                out[k + 16 * s + l] = scale * (float)(q[l] >> shift & 3) - min;
         }
     }
 }
@@ -19,12 +21,12 @@ void decode_q3_k(const void *blocks, float *out, size_t n)
     const uint8_t *b = blocks;
     for (size_t k = 0; k < n; k += 256, b += 110) {
         float d = read_f16(b + 108);
-        for (int i = 0; i < 256; i++) {
-            int half = i / 128, j = i % 128 / 32, l = i % 32;
-            int q = b[32 + 32 * half + l] >> (2 * j) & 3;
-            if (!(b[l] >> (4 * half + j) & 1))
-                q -= 4;
-            out[k + i] = d * (float)q3_k_scale(b + 96, i / 16) * (float)q;
+        for (int s = 0; s < 16; s++) {
+            const uint8_t *high = b + 16 * (s & 1), *q = b + 32 + 32 * (s / 8) + 16 * (s & 1);
+            int shift = s & 6, bit = s / 2; /* 4 * half + j */
+            float scale = d * (float)q3_k_scale(b + 96, s);
+            for (int l = 0; l < 16; l++)
+                out[k + 16 * s + l] = scale * (float)((q[l] >> shift & 3) - 4 + (high[l] >> bit & 1) * 4);
         }
     }
 }
@@ -67,11 +69,13 @@ void decode_q6_k(const void *blocks, float *out, size_t n)
     for (size_t k = 0; k < n; k += 256, b += 210) {
         const int8_t *scales = (const int8_t *)b + 192;
         float d = read_f16(b + 208);
-        for (int i = 0; i < 256; i++) {
-            int half = i / 128, j = i % 128 / 32, l = i % 32;
-            int low = b[64 * half + 32 * (j & 1) + l] >> (4 * (j >> 1)) & 15;
-            int high = b[128 + 32 * half + l] >> (2 * j) & 3;
-            out[k + i] = d * (float)scales[i / 16] * (float)((low | high << 4) - 32);
+        for (int s = 0; s < 16; s++) {
+            int half = s / 8, j = s % 8 / 2;
+            const uint8_t *low = b + 64 * half + 32 * (j & 1) + 16 * (s & 1), *high = b + 128 + 32 * half + 16 * (s & 1);
+            int low_shift = 4 * (j >> 1), high_shift = 2 * j;
+            float scale = d * (float)scales[s];
+            for (int l = 0; l < 16; l++)
+                out[k + 16 * s + l] = scale * (float)(((low[l] >> low_shift & 15) | (high[l] >> high_shift & 3) << 4) - 32);
         }
     }
 }

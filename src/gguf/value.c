@@ -16,8 +16,9 @@ int64_t gguf_array_i64(const struct gguf_kv *kv, uint64_t i)
     const uint8_t *p = (const uint8_t *)kv->data + i * (uint64_t)gguf_type_bytes(kv->elem_type);
     switch (kv->elem_type) {
     case GGUF_U8:
-    case GGUF_BOOL:
         return p[0];
+    case GGUF_BOOL:
+        return p[0] != 0;
     case GGUF_I8:
         return (int8_t)p[0];
     case GGUF_U16:
@@ -76,6 +77,8 @@ int gguf_get_u64(const struct gguf *g, const char *key, uint64_t min, uint64_t m
         return wrong_type(g, kv, "a whole number", err);
     struct gguf_kv one = as_array(kv);
     int64_t value = gguf_array_i64(&one, 0);
+    if (kv->type == GGUF_U64 && value == INT64_MAX) /* what does not fit is cut to it */
+        return err_set(err, ERR_FORMAT, "%s: key %s is 2^63 - 1 or more, expected %llu to %llu", gguf_path(g), key, (unsigned long long)min, (unsigned long long)max);
     if (value < 0 || (uint64_t)value < min || (uint64_t)value > max)
         return err_set(err, ERR_FORMAT, "%s: key %s is %lld, expected %llu to %llu", gguf_path(g), key, (long long)value, (unsigned long long)min, (unsigned long long)max);
     *out = (uint64_t)value;
@@ -121,10 +124,12 @@ int gguf_get_string(const struct gguf *g, const char *key, struct gguf_string *o
 
 int gguf_array_next_string(const struct gguf_kv *kv, uint64_t *cursor, struct gguf_string *out)
 {
-    if (*cursor >= kv->n_bytes || kv->elem_type != GGUF_STRING)
+    if (kv->elem_type != GGUF_STRING || *cursor > kv->n_bytes || kv->n_bytes - *cursor < 8)
         return 0;
     const uint8_t *p = (const uint8_t *)kv->data + *cursor;
     uint64_t n = (uint64_t)read_u32(p) | (uint64_t)read_u32(p + 4) << 32;
+    if (n > kv->n_bytes - *cursor - 8) /* the file was written to since it was opened */
+        return 0;
     *out = (struct gguf_string){(const char *)p + 8, (size_t)n};
     *cursor += 8 + n;
     return 1;

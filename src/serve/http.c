@@ -19,6 +19,7 @@
 #define BODY_TIMEOUT_S 120
 #define IDLE_TIMEOUT_S 75     /* between requests */
 #define LINGER_TIMEOUT_S 5    /* what a refused client still sends is read and dropped for so long, or it would not see the refusal */
+#define STALL_LOOKS 5         /* at a reader that takes nothing, until it is dropped */
 #define INPUT_HIGH ((size_t)128 << 10)
 #define OUTPUT_LOW ((size_t)16 << 10)
 #define BODIES_AT_ONCE 16     /* all bodies in flight together hold at most so many times the largest */
@@ -39,7 +40,8 @@ struct connection {
     int body_unread;          /* the answer came before the end of the body */
     int chunked_out, close_after;
     int head_clock;           /* the time for the head runs, and more bytes do not set it back */
-    uint64_t n_out, n_out_seen; /* bytes given to libevent; bytes sent when the slow-reader timer was set */
+    uint64_t n_out, n_out_seen; /* bytes given to libevent; bytes sent when a slow reader was looked at last */
+    int n_stalls;             /* times in a row that it had taken nothing */
 };
 
 struct http {
@@ -50,6 +52,7 @@ struct http {
     struct connection *live, *dead;
     int n_live, port;
     size_t body_bytes;        /* of all connections */
+    struct timeval stall_look; /* between two looks at a reader */
 };
 
 static void advance(struct connection *c);
@@ -138,6 +141,26 @@ static void break_off(struct connection *c)
     shutdown(bufferevent_getfd(c->bev), SHUT_RDWR);
 }
 
+/* From now on the reader is looked at STALL_LOOKS times in the time that it has. */
+static void watch_reader(struct connection *c)
+{
+    c->n_out_seen = c->n_out - unsent(c);
+    c->n_stalls = 0;
+    event_add(c->timer, &c->http->stall_look);
+}
+
+/* 1 while it has time left. */
+static int watch_reader_again(struct connection *c)
+{
+    uint64_t sent = c->n_out - unsent(c);
+    int n_stalls = sent == c->n_out_seen ? c->n_stalls + 1 : 0;
+    if (n_stalls >= STALL_LOOKS)
+        return 0;
+    watch_reader(c);
+    c->n_stalls = n_stalls;
+    return 1;
+}
+
 static void give_out(struct connection *c, const void *data, size_t n)
 {
     if (n == 0 || c->state == DEAD)
@@ -147,10 +170,8 @@ static void give_out(struct connection *c, const void *data, size_t n)
         return;
     }
     c->n_out += n;
-    if (!event_pending(c->timer, EV_TIMEOUT, NULL)) {
-        c->n_out_seen = c->n_out - unsent(c);
-        set_timer(c, c->http->o.slow_reader_timeout_s);
-    }
+    if (!event_pending(c->timer, EV_TIMEOUT, NULL))
+        watch_reader(c);
 }
 
 static void add_date(struct buf *out)
@@ -302,7 +323,7 @@ static void dispatch(struct connection *c)
     c->state = BUSY;
     event_del(c->timer);
     if (unsent(c) > 0)
-        set_timer(c, c->http->o.slow_reader_timeout_s);
+        watch_reader(c);
     c->x.body = buf_str(&c->body);
     c->x.n_body = c->body.len;
     c->http->o.on_request(c->http->o.ctx, &c->x);
@@ -521,12 +542,8 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     if (unsent(c) > 0 && (c->state == BUSY || c->state == FLUSH || c->state == READ_HEAD)) {
-        uint64_t sent = c->n_out - unsent(c);
-        if (sent != c->n_out_seen) {
-            c->n_out_seen = sent;
-            set_timer(c, c->http->o.slow_reader_timeout_s);
+        if (watch_reader_again(c))
             return;
-        }
     } else if (c->state >= READ_BODY && c->state <= READ_TRAILER) {
         refuse(c, 408, "the body did not come in time");
         return;
@@ -618,6 +635,8 @@ int http_open(struct event_base *base, const struct http_options *options, struc
         return err_set(err, ERR_NO_MEMORY, "out of memory for the server");
     h->o = *options;
     h->base = base;
+    int look_ms = options->slow_reader_timeout_s * 1000 / STALL_LOOKS;
+    h->stall_look = (struct timeval){.tv_sec = look_ms / 1000, .tv_usec = look_ms % 1000 * 1000};
     h->reaper = event_new(base, -1, 0, reap, h);
     h->retry = evtimer_new(base, on_retry, h);
     int rc = h->reaper && h->retry ? open_listener(h, err) : err_set(err, ERR_NO_MEMORY, "out of memory for the server");

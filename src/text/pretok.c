@@ -7,21 +7,28 @@
 
 enum class { OTHER, LETTER, MARK, NUMBER, SPACE };
 
-static int is_white_space(uint32_t c)
+#define O OTHER
+#define L LETTER
+#define N NUMBER
+#define S SPACE
+static const uint8_t ascii_class[128] = {
+    O, O, O, O, O, O, O, O, O, S, S, S, S, S, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O, /* 00 */
+    S, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O, N, N, N, N, N, N, N, N, N, N, O, O, O, O, O, O, /* 20 */
+    O, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, O, O, O, O, O, /* 40 */
+    O, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, O, O, O, O, O, /* 60 */
+};
+#undef O
+#undef L
+#undef N
+#undef S
+
+static int is_white_space(uint32_t c) /* of those above ASCII */
 {
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-           c == 0x3000;
+    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 static enum class class_of(uint32_t c)
 {
-    if (c < 0x80) {
-        if ((c | 32) >= 'a' && (c | 32) <= 'z')
-            return LETTER;
-        if (c >= '0' && c <= '9')
-            return NUMBER;
-        return is_white_space(c) ? SPACE : OTHER;
-    }
     if (is_white_space(c))
         return SPACE;
     switch (utf8proc_category((utf8proc_int32_t)c)) {
@@ -50,11 +57,14 @@ struct point {
     enum class kind;
 };
 
-static struct point point_at(const char *text, size_t n, size_t i)
+static inline struct point point_at(const char *text, size_t n, size_t i)
 {
     struct point p = {0};
     if (i >= n)
         return p;
+    unsigned char b = (unsigned char)text[i];
+    if (b < 0x80)
+        return (struct point){b, 1, (enum class)ascii_class[b]};
     int length = utf8_decode(text + i, n - i, &p.c);
     p.len = length > 0 ? (size_t)length : 1; /* callers pass valid text; a stray byte counts as OTHER */
     p.kind = length > 0 ? class_of(p.c) : OTHER;

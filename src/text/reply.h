@@ -31,7 +31,7 @@ struct reply;
 struct reply_options {
     const json_t *tools;      /* OpenAI's array or NULL; borrowed until reply_free */
     int in_reasoning;         /* the prompt ended inside <think> */
-    int raw;                  /* plain text: no reasoning, no calls, nothing trimmed; stop strings apply */
+    int raw;                  /* a plain completion: all is content as it stands, only stop strings are looked for */
     const char *const *stop;  /* stop strings, n_stop of them; copied. Empty ones never match */
     size_t n_stop;
     reply_sink *sink;

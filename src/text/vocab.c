@@ -1,7 +1,6 @@
 /* Loading the words of a model. Invariant: every merge's parts and product are tokens, every byte has one. */
 #include "text/vocab.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -11,6 +10,7 @@
 #include "text/vocab_internal.h"
 
 #define MAX_TOKENS (1 << 24)
+#define MAX_TOKEN_BYTES 4096 /* as stored */
 
 struct loader {
     const struct gguf *g;
@@ -86,6 +86,8 @@ static int load_tokens(struct loader *l)
     if (!v->tokens || !v->decoded)
         return fail(l, ERR_NO_MEMORY, key, "does not fit the memory");
     for (int32_t i = 0; gguf_array_next_string(kv, &cursor, &s); i++) {
+        if (s.len > MAX_TOKEN_BYTES)
+            return err_set(l->err, ERR_LIMIT, "%s: key %s: token %d has %zu bytes; the limit is %d", gguf_path(l->g), key, i, s.len, MAX_TOKEN_BYTES);
         v->tokens[i] = (struct token){.stored = s.data, .n_stored = (uint32_t)s.len, .kind = TOKEN_NORMAL, .bytes = v->decoded + total};
         v->tokens[i].n_bytes = decode_token(l, s.data, (uint32_t)s.len, v->decoded + total);
         total += v->tokens[i].n_bytes;
@@ -115,11 +117,15 @@ static int load_kinds(struct loader *l)
     return 0;
 }
 
-static uint32_t *slot_of(const struct vocab *v, const char *text, size_t len)
+/* The slot of a text, or the free one where it belongs. A slot holds the upper half of the hash and id + 1: other tokens of its chain are rarely looked at. */
+static uint64_t *slot_of(const struct vocab *v, const char *text, size_t len, uint64_t *hash)
 {
-    size_t i = hash_bytes(text, len, 0) & v->slot_mask;
+    *hash = hash_bytes(text, len, 0) & ~(uint64_t)UINT32_MAX;
+    size_t i = (size_t)(*hash >> 32) & v->slot_mask;
     for (; v->slots[i]; i = (i + 1) & v->slot_mask) {
-        const struct token *t = &v->tokens[v->slots[i] - 1];
+        if ((v->slots[i] ^ *hash) >> 32)
+            continue;
+        const struct token *t = &v->tokens[(uint32_t)v->slots[i] - 1];
         if (t->n_stored == len && memcmp(t->stored, text, len) == 0)
             break;
     }
@@ -137,16 +143,18 @@ static int build_text_index(struct loader *l)
         return fail(l, ERR_NO_MEMORY, "tokenizer.ggml.tokens", "does not fit the memory");
     v->slot_mask = size - 1;
     for (int32_t i = 0; i < v->n_tokens; i++) {
-        uint32_t *slot = slot_of(v, v->tokens[i].stored, v->tokens[i].n_stored);
-        if (!*slot)
-            *slot = (uint32_t)i + 1;
+        uint64_t hash, *slot = slot_of(v, v->tokens[i].stored, v->tokens[i].n_stored, &hash);
+        if (*slot)
+            v->tokens[i].is_repeated = 1; /* the first id stands for the text */
+        else
+            *slot = hash | ((uint32_t)i + 1);
     }
     for (int b = 0; b < 256; b++) {
         char text[4];
         int n = utf8_encode((uint32_t)l->code_of[b], text);
         v->byte_ids[b] = vocab_find(v, text, (size_t)n);
-        if (v->byte_ids[b] < 0)
-            return err_set(l->err, ERR_FORMAT, "%s: key tokenizer.ggml.tokens has no token for byte 0x%02X", gguf_path(l->g), b);
+        if (v->byte_ids[b] < 0 || v->tokens[v->byte_ids[b]].kind == TOKEN_CONTROL)
+            return err_set(l->err, ERR_FORMAT, "%s: key tokenizer.ggml.tokens has no plain token for byte 0x%02X", gguf_path(l->g), b);
     }
     return 0;
 }
@@ -170,22 +178,34 @@ static int merge_error(const struct loader *l, uint64_t rank, struct gguf_string
     return err_set(l->err, ERR_FORMAT, "%s: key tokenizer.ggml.merges: entry %llu \"%.*s\" %s", gguf_path(l->g), (unsigned long long)rank, (int)(s.len < 60 ? s.len : 60), s.data, what);
 }
 
-static int add_merge(struct loader *l, uint64_t rank, struct gguf_string s)
+/* Files list the products of the merges in the order of the merges, so the one after the last is tried before the table. */
+static int32_t find_product(const struct vocab *v, int32_t guess, const char *text, size_t len)
 {
+    if (guess < v->n_tokens && !v->tokens[guess].is_repeated && v->tokens[guess].n_stored == len && memcmp(v->tokens[guess].stored, text, len) == 0)
+        return guess;
+    return vocab_find(v, text, len);
+}
+
+static int add_merge(struct loader *l, uint64_t rank, struct gguf_string s, int32_t *last_product)
+{
+    const struct vocab *v = l->v;
     const char *space = s.len > 1 ? memchr(s.data + 1, ' ', s.len - 1) : NULL;
-    char joined[1024];
+    char joined[MAX_TOKEN_BYTES];
     if (!space)
         return merge_error(l, rank, s, "has no space between two tokens");
     size_t a = (size_t)(space - s.data), b = s.len - a - 1;
-    if (a + b > sizeof joined)
+    if (a > sizeof joined || b > sizeof joined - a)
         return merge_error(l, rank, s, "is too long");
     memcpy(joined, s.data, a);
     memcpy(joined + a, space + 1, b);
-    int32_t left = vocab_find(l->v, s.data, a), right = vocab_find(l->v, space + 1, b), product = vocab_find(l->v, joined, a + b);
+    int32_t left = vocab_find(v, s.data, a), right = vocab_find(v, space + 1, b), product = find_product(v, *last_product + 1, joined, a + b);
     if (left < 0 || right < 0 || product < 0)
         return merge_error(l, rank, s, product < 0 && left >= 0 && right >= 0 ? "makes no token" : "names an unknown token");
+    *last_product = product;
+    if (v->tokens[product].kind == TOKEN_CONTROL) /* plain text never becomes one: such a merge is left out (B119) */
+        return 0;
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    struct merge *m = merge_slot(l->v, pair);
+    struct merge *m = merge_slot(v, pair);
     if (m->pair == EMPTY_PAIR)
         *m = (struct merge){.pair = pair, .rank = (uint32_t)rank, .product = product};
     return 0;
@@ -197,6 +217,7 @@ static int load_merges(struct loader *l)
     struct gguf_string s;
     uint64_t cursor = 0, rank = 0;
     size_t size = 16;
+    int32_t last_product = -1;
     int rc;
     const struct gguf_kv *kv = find_array(l, key, 1, &rc);
     TRY(rc);
@@ -211,41 +232,7 @@ static int load_merges(struct loader *l)
     for (size_t i = 0; i < size; i++)
         l->v->merges[i].pair = EMPTY_PAIR;
     while (gguf_array_next_string(kv, &cursor, &s))
-        TRY(add_merge(l, rank++, s));
-    return 0;
-}
-
-static int by_first_byte_then_length(const void *a, const void *b)
-{
-    const struct special *x = a, *y = b;
-    int p = (unsigned char)x->text[0], q = (unsigned char)y->text[0];
-    if (p != q)
-        return p - q;
-    return x->len > y->len ? -1 : x->len < y->len ? 1 : x->id - y->id;
-}
-
-static int collect_specials(struct loader *l)
-{
-    struct vocab *v = l->v;
-    size_t n = 0;
-    for (int32_t i = 0; i < v->n_tokens; i++)
-        n += v->tokens[i].kind == TOKEN_CONTROL || v->tokens[i].kind == TOKEN_USER_DEFINED;
-    v->specials = mem_alloc_array(MEM_TEXT, n + 1, sizeof *v->specials);
-    if (!v->specials)
-        return fail(l, ERR_NO_MEMORY, "tokenizer.ggml.token_type", "does not fit the memory");
-    for (int32_t i = 0; i < v->n_tokens; i++) {
-        const struct token *t = &v->tokens[i];
-        if ((t->kind == TOKEN_CONTROL || t->kind == TOKEN_USER_DEFINED) && t->n_stored)
-            v->specials[v->n_specials++] = (struct special){t->stored, t->n_stored, i, t->kind == TOKEN_CONTROL};
-    }
-    qsort(v->specials, v->n_specials, sizeof *v->specials, by_first_byte_then_length);
-    size_t at = 0;
-    for (int b = 0; b < 256; b++) {
-        v->first[b] = (uint32_t)at;
-        while (at < v->n_specials && (unsigned char)v->specials[at].text[0] == b)
-            at++;
-    }
-    v->first[256] = (uint32_t)v->n_specials;
+        TRY(add_merge(l, rank++, s, &last_product));
     return 0;
 }
 
@@ -256,6 +243,25 @@ static int load_id(const struct loader *l, const char *key, int32_t *out)
     if (rc == 1)
         *out = (int32_t)id;
     return rc < 0 ? rc : 0;
+}
+
+/* More ids that end an answer, as some files name them (B115). */
+static int load_more_ends(struct loader *l)
+{
+    static const char key[] = "tokenizer.ggml.eos_token_ids";
+    int rc;
+    const struct gguf_kv *kv = find_array(l, key, 0, &rc);
+    if (!kv)
+        return rc;
+    if (kv->elem_type > GGUF_I32 && kv->elem_type != GGUF_U64 && kv->elem_type != GGUF_I64)
+        return fail(l, ERR_FORMAT, key, "is not an array of integers");
+    for (uint64_t i = 0; i < kv->n; i++) {
+        int64_t id = gguf_array_i64(kv, i);
+        if (id < 0 || id >= l->v->n_tokens)
+            return fail(l, ERR_FORMAT, key, "holds an id outside the vocabulary");
+        l->v->tokens[id].is_eog = 1;
+    }
+    return 0;
 }
 
 /* What ends a generation: the file's ids and the tokens known by their text (B115). */
@@ -280,15 +286,7 @@ static int load_ends(struct loader *l)
     if (v->eos < 0)
         return fail(l, ERR_FORMAT, "tokenizer.ggml.eos_token_id", "is missing, and no token is named <|im_end|> or <|endoftext|>");
     v->tokens[v->eos].is_eog = 1;
-    const struct gguf_kv *more = gguf_find(l->g, "tokenizer.ggml.eos_token_ids");
-    if (more && more->type == GGUF_ARRAY && (more->elem_type <= GGUF_I32 || more->elem_type == GGUF_U64 || more->elem_type == GGUF_I64))
-        for (uint64_t i = 0; i < more->n && i < 64; i++) {
-            int64_t id = gguf_array_i64(more, i);
-            if (id < 0 || id >= v->n_tokens)
-                return fail(l, ERR_FORMAT, "tokenizer.ggml.eos_token_ids", "holds an id outside the vocabulary");
-            v->tokens[id].is_eog = 1;
-        }
-    return 0;
+    return load_more_ends(l);
 }
 
 static int check_model(const struct loader *l)
@@ -317,7 +315,8 @@ static int load_all(struct loader *l)
     TRY(load_kinds(l));
     TRY(build_text_index(l));
     TRY(load_merges(l));
-    TRY(collect_specials(l));
+    if (special_build(l->v) < 0)
+        return fail(l, ERR_NO_MEMORY, "tokenizer.ggml.token_type", "does not fit the memory");
     return load_ends(l);
 }
 
@@ -358,7 +357,8 @@ enum token_kind vocab_kind(const struct vocab *v, int32_t id)
 
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len)
 {
-    return (int32_t)*slot_of(v, text, len) - 1;
+    uint64_t hash;
+    return (int32_t)(uint32_t)*slot_of(v, text, len, &hash) - 1;
 }
 
 int32_t vocab_eos(const struct vocab *v)

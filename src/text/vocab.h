@@ -1,4 +1,4 @@
-/* The vocabulary of a file and byte-level BPE over it. Immutable after load; any thread. */
+/* The vocabulary of a file and byte-level BPE over it. Immutable after load; any thread. Token texts stay in the file's mapping: the file must be closed last. */
 #ifndef TEXT_VOCAB_H
 #define TEXT_VOCAB_H
 
@@ -21,7 +21,7 @@ int32_t vocab_n_tokens(const struct vocab *v);
 enum token_kind vocab_kind(const struct vocab *v, int32_t id);
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len); /* of the raw token text as stored; -1 when there is none */
 int32_t vocab_eos(const struct vocab *v);
-int32_t vocab_bos(const struct vocab *v);     /* -1 when absent; never prepended unless vocab_add_bos */
+int32_t vocab_bos(const struct vocab *v);     /* -1 when absent; never prepended */
 int32_t vocab_padding(const struct vocab *v); /* -1 when absent */
 int vocab_is_eog(const struct vocab *v, int32_t id);   /* ends a generation: eos, eos_token_ids, <|im_end|>, <|endoftext|>, <|fim_pad|>, <|repo_name|>, <|file_sep|> */
 int vocab_is_emittable(const struct vocab *v, int32_t id); /* 0 for unused (padding) rows: never sampled */

@@ -37,15 +37,6 @@ class Tokeniser(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
 
 
-def wide(value):
-    """Whether an integer that needs more than 64 bits stands in it."""
-    if isinstance(value, dict):
-        return any(map(wide, value.values()))
-    if isinstance(value, list):
-        return any(map(wide, value))
-    return isinstance(value, int) and abs(value) >= 2**63
-
-
 class Templates(unittest.TestCase):
     def check(self, inputs, got):
         kinds = 0
@@ -65,8 +56,6 @@ class Templates(unittest.TestCase):
     def test_every_rendering(self):
         inputs = apr.lines(apr.data("templates", "cases.jsonl"))
         self.assertEqual(len(inputs), 1311)
-        inputs = [c for c in inputs if not wide(c["vars"])]  # JSON numbers beyond 64 bits are refused as input
-        self.assertGreater(len(inputs), 1150)
         sources = {}
         for c in inputs:
             if c["template"] not in sources:

@@ -12,6 +12,13 @@
 
 #include "base/err.h"
 
+/* Sanitizers make arithmetic some ten times slower: numbers are checked on fewer models then, every line still runs. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED 1
+#else
+#define TEST_SANITIZED 0
+#endif
+
 /* A whole file, NUL-terminated; fails the test when it cannot be read. Free with mem_free. */
 char *test_read_file(const char *path, size_t *n);
 
