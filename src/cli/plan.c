@@ -9,9 +9,10 @@ static int print_plan(struct cli *c, const struct model *m, const struct plan *p
     struct buf out;
     if (c->o[O_JSON].set)
         return cli_print_json(c,
-                              json_pack("{s:o, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I}", "file", cli_json_text(gguf_path(m->file), strlen(gguf_path(m->file))), "weight_bytes",
+                              json_pack("{s:o, s:I, s:I, s:I, s:I, s:i, s:I, s:i, s:I, s:I, s:I}", "file", cli_json_text(gguf_path(m->file), strlen(gguf_path(m->file))), "weight_bytes",
                                         (json_int_t)p->weight_bytes, "kv_bytes_per_position", (json_int_t)p->kv_bytes_per_position, "context_length", (json_int_t)p->n_positions,
-                                        "declared_context_length", (json_int_t)m->config.n_ctx_declared, "slots", p->n_slots, "state_bytes_per_slot", (json_int_t)p->state_bytes, "workspace_bytes",
+                                        "declared_context_length", (json_int_t)m->config.n_ctx_declared, "slots", p->n_slots, "state_bytes_per_slot", (json_int_t)p->state_bytes, "snapshots_per_slot",
+                                        p->n_snapshots, "workspace_bytes",
                                         (json_int_t)p->workspace_bytes, "overhead_bytes", (json_int_t)p->overhead_bytes, "total_bytes", (json_int_t)p->total_bytes),
                               2);
     buf_init(&out, MEM_OTHER, 1 << 16);

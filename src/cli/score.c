@@ -3,6 +3,7 @@
 #include <string.h>
 
 #define FORWARD_ROWS 512
+#define LEAST_ROWS 32
 #define LOGIT_BYTES ((int64_t)64 << 20)   /* logits of one forward at most */
 
 static int64_t larger(int64_t a, int64_t b)
@@ -47,11 +48,17 @@ int score_plan(struct cli *c, const struct model *m, int64_t n_positions, int n_
         .config = &m->config, .weight_bytes = m->weight_bytes, .n_positions = n_positions, .n_slots = n_slots, .budget_bytes = memory.free, .total_bytes = memory.total,
         .source = memory.source, .workspace_rows = FORWARD_ROWS, .scratch_bytes = device_scratch_bytes(&options),
     };
-    if (c->o[O_MEMORY_LIMIT].set) {
+    if (c->o[O_MEMORY_LIMIT].set && (uint64_t)c->o[O_MEMORY_LIMIT].i < memory.free) {
         request.budget_bytes = (uint64_t)c->o[O_MEMORY_LIMIT].i;
         request.source = "--memory-limit";
     }
-    return plan_make(&request, out, &c->err);
+    rc = plan_make(&request, out, &c->err);
+    for (struct err smaller; rc == ERR_CAPACITY && request.workspace_rows > LEAST_ROWS;) { /* as the engine steps down; a refusal shows the figures of what was asked */
+        request.workspace_rows = options.max_rows = request.workspace_rows / 2;
+        request.scratch_bytes = device_scratch_bytes(&options);
+        rc = plan_make(&request, out, &smaller);
+    }
+    return rc;
 }
 
 int score_open(struct cli *c, unsigned load_flags, struct scorer *s)

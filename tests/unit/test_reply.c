@@ -1,8 +1,8 @@
 /* The reply parser against the goldens, however the bytes are cut (B61, B62, B64-B70, B72, B79, B126), what is held back and what is not, stop strings
  * (B124-B127), hostile lengths (S32), schemas of any form (B76). */
 #include <string.h>
+#include <time.h>
 
-#include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "support/reply.h"
@@ -453,14 +453,22 @@ static void test_stop_scope(void **unused)
 
 /* ---- limits ---- */
 
-/* A megabyte of each of these must not be scanned again and again: in one piece, and cut. */
+/* Of this process: a busy machine does not count. */
+static uint64_t processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* A quarter of a megabyte of each of these must not be scanned again and again: in one piece, and cut. */
 static void test_linear(void **unused)
 {
     (void)unused;
     static const char *const units[] = {"<tool_call>\n", "<", " ", "\n", "<tool_call>\n<function=now>\n", "<function=now>\n<parameter=", "</parameter>\n", "\n<function=", "```\n", "<think>", "</think>", "<parameter=k>\nv</parameter>", "\xE3\x80\x80"};
     static const char *const heads[] = {"", "a\n", CALL_HEAD, CALL_HEAD "<parameter=city>", CALL_HEAD "<parameter=days>[", "<function="};
     json_t *tools = json_loads(weather, 0, NULL);
-    uint64_t start = clock_ns(), worst = 0;
+    uint64_t start = processor_ns(), worst = 0;
     for (size_t i = 0; i < sizeof units / sizeof *units * (sizeof heads / sizeof *heads); i++) {
         struct buf text;
         const char *unit = units[i % (sizeof units / sizeof *units)], *head = heads[i / (sizeof units / sizeof *units)];
@@ -473,10 +481,10 @@ static void test_linear(void **unused)
             size_t n_cuts = form & 1 ? text.len / 7 : 0, *cuts = mem_alloc_array(MEM_OTHER, n_cuts + 1, sizeof *cuts);
             for (size_t k = 0; k < n_cuts; k++)
                 cuts[k] = k * 7;
-            uint64_t before = clock_ns();
+            uint64_t before = processor_ns();
             reply_log_init(&log);
             assert_int_equal(reply_log_run(&log, (struct reply_options){.tools = tools, .in_reasoning = form >> 1}, buf_str(&text), text.len, cuts, n_cuts, 1), 0);
-            uint64_t spent = clock_ns() - before;
+            uint64_t spent = processor_ns() - before;
             worst = spent > worst ? spent : worst;
             if (spent > 2000000000u)
                 fail_msg("a quarter of a megabyte of \"%s\" after \"%s\" (form %d) took %.0f ms", unit, head, form, (double)spent / 1e6);
@@ -486,7 +494,7 @@ static void test_linear(void **unused)
         buf_free(&text);
     }
     json_decref(tools);
-    print_message("worst quarter of a megabyte %.1f ms, all %.0f ms\n", (double)worst / 1e6, clock_ms_since(start));
+    print_message("worst quarter of a megabyte %.1f ms, all %.0f ms\n", (double)worst / 1e6, (double)(processor_ns() - start) / 1e6);
 }
 
 static void test_deep_values(void **unused)
