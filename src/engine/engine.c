@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/request.h"
+#include "engine/snapshot.h"
 
 #define MAX_PARALLEL 16
 #define DEFAULT_QUEUE 64
@@ -24,6 +25,7 @@ struct engine {
     struct runner *runner;
     struct session *sessions[MAX_PARALLEL];
     int n_sessions;
+    int32_t fork_id;         /* "<|im_start|>", where conversations fork; -1 when there is none */
     pthread_t thread;
     int thread_started;
 
@@ -35,14 +37,6 @@ struct engine {
 
     struct request *running[MAX_PARALLEL]; /* the engine thread's; by session */
 };
-
-static int64_t widest_input(const struct model_config *c)
-{
-    int64_t all[] = {c->d_model, c->d_ff, c->d_ff_expert, c->d_ff_shared, (int64_t)c->n_head * c->d_head, (int64_t)c->n_head_v * c->d_state}, max = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        max = all[i] > max ? all[i] : max;
-    return max;
-}
 
 /* Plans with the asked rows a chunk, and steps down while the workspace for them is what does not fit: slower prompts, never one token at a time. */
 static int make_plan(struct engine *e, struct err *err)
@@ -83,8 +77,10 @@ static int open_all(struct engine *e, struct err *err)
     TRY(make_plan(e, err));
     TRY(device_open(&e->options.device, &e->device, err));
     TRY(runner_create(e->model, e->device, e->options.chunk_rows, e->n_sessions, &e->runner, err));
-    for (int i = 0; i < e->n_sessions; i++)
+    for (int i = 0; i < e->n_sessions; i++) {
         TRY(session_create(e->runner, e->plan.n_positions, &e->sessions[i], err));
+        session_set_snapshots(e->sessions[i], e->plan.n_snapshots);
+    }
     return 0;
 }
 
@@ -179,11 +175,12 @@ static void on_progress(void *ctx, int64_t done, int64_t total)
         (void)step(r->engine);
 }
 
-/* The idle session that shares the longest prefix with the prompt; an empty one when none shares anything; else the one with the least to lose. */
+/* The idle session where the most is saved and the least is lost: tokens shared with the prompt, less those that would be given up. An empty one scores 0, so that a conversation
+ * is not thrown away for a few words that all begin with. */
 static int choose_slot(const struct engine *e, const struct request *r)
 {
     int best = -1;
-    size_t best_common = 0, best_held = 0;
+    int64_t best_score = 0;
     for (int i = 0; i < e->n_sessions; i++) {
         size_t held, common = 0;
         const int32_t *tokens = session_tokens(e->sessions[i], &held);
@@ -191,10 +188,10 @@ static int choose_slot(const struct engine *e, const struct request *r)
             continue;
         while (common < held && common < r->prompt.len && tokens[common] == r->prompt.data[common])
             common++;
-        if (best < 0 || common > best_common || (common == best_common && held < best_held)) {
+        int64_t score = (int64_t)common - (int64_t)(held - common);
+        if (best < 0 || score > best_score) {
             best = i;
-            best_common = common;
-            best_held = held;
+            best_score = score;
         }
     }
     return best;
@@ -210,43 +207,31 @@ static void ban_tokens(const struct engine *e, struct request *r)
             sampler_ban(r->sampler, i);
 }
 
-/* Reads the prompt. What idle sequences hold is given back, one after the other, while there is no memory for this one. */
-static int sync_session(struct engine *e, const struct sync_request *q, struct session *s, struct sync_result *out, struct err *err)
+/* Idle sessions' memory, for a turn that does not fit otherwise; what they held is read again when it is asked for. */
+static int reclaim_idle(void *ctx)
 {
-    int rc = session_sync(s, q, out, err);
-    for (int i = 0; i < e->n_sessions && rc == ERR_CAPACITY; i++) {
-        struct session *other = e->sessions[i];
-        if (e->running[i] || other == s || state_capacity(session_state(other)) == 0)
-            continue;
-        session_reset(other);
-        state_shrink(session_state(other), 0);
-        rc = session_sync(s, q, out, err);
-    }
-    return rc;
-}
-
-/* Where the answer's turn begins: the last <|im_start|>. Past reasoning vanishes from the next prompt behind it. */
-static int64_t turn_start(const struct engine *e, const struct request *r)
-{
-    static const char word[] = "<|im_start|>";
-    int32_t id = e->model->vocab ? vocab_find(e->model->vocab, word, sizeof word - 1) : -1;
-    for (size_t i = r->prompt.len; id >= 0 && i-- > 0;)
-        if (r->prompt.data[i] == id)
-            return (int64_t)i;
-    return 0;
+    struct engine *e = ((struct request *)ctx)->engine;
+    int given = 0;
+    for (int i = 0; i < e->n_sessions; i++)
+        if (!e->running[i])
+            given |= session_give_back(e->sessions[i]);
+    return given;
 }
 
 static int begin(struct engine *e, struct request *r, int slot, struct err *err)
 {
     struct sync_result result;
+    size_t marks[SNAPSHOT_MARKS];
     int64_t left = e->plan.n_positions - (int64_t)r->prompt.len, asked = r->params.max_tokens;
     r->session = e->sessions[slot];
     r->budget = asked < 0 || asked > left ? left : asked;
     TRY(sampler_create(&r->params.sampling, (int32_t)e->model->config.n_vocab, r->prompt.data, r->prompt.len, &r->sampler, err));
     ban_tokens(e, r);
     struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = (int64_t)r->prompt.len + r->budget, .cancel = &r->cancel, .progress = on_progress, .ctx = r,
-                             .chunk_rows = e->options.chunk_rows, .chunk_ms = CHUNK_MS, .mark = turn_start(e, r)};
-    TRY(sync_session(e, &q, r->session, &result, err));
+                             .chunk_rows = e->options.chunk_rows, .chunk_ms = CHUNK_MS, .marks = marks, .reclaim = reclaim_idle};
+    if (e->fork_id >= 0)
+        q.n_marks = snapshot_marks(r->prompt.data, r->prompt.len, e->fork_id, marks);
+    TRY(session_sync(r->session, &q, &result, err));
     r->is_reading = 0;
     r->n_cached = result.n_reused;
     r->prefill_ms = result.prefill_ms;
@@ -438,6 +423,7 @@ int engine_start(const struct model *m, const struct engine_options *options, st
     pthread_mutex_init(&e->lock, NULL);
     e->model = m;
     e->options = *options;
+    e->fork_id = m->vocab ? vocab_find(m->vocab, "<|im_start|>", 12) : -1;
     e->n_sessions = options->n_parallel > 0 ? options->n_parallel : 1;
     if (e->n_sessions > MAX_PARALLEL)
         e->n_sessions = MAX_PARALLEL;
@@ -450,7 +436,7 @@ int engine_start(const struct model *m, const struct engine_options *options, st
     if (e->options.chunk_rows < e->n_sessions)
         e->options.chunk_rows = e->n_sessions;
     e->options.device.max_rows = e->options.chunk_rows;
-    e->options.device.max_n_in = widest_input(&m->config);
+    e->options.device.max_n_in = config_widest_input(&m->config);
     int rc = open_all(e, err);
     if (rc == 0)
         rc = start_thread(e, err);

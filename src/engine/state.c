@@ -133,16 +133,31 @@ static int refuse(const struct state *s, int64_t positions, struct err *err)
                    (long long)positions, (long long)positions, row, row * (double)positions / mib, (double)s->recurrent_bytes / mib, (double)state_bytes(s) / mib);
 }
 
-int state_reserve(struct state *s, int64_t positions, struct err *err)
+/* The served context holds it, and the recurrent part is there. */
+static int prepare(struct state *s, int64_t positions, struct err *err)
 {
     if (positions > s->max_positions)
         return err_set(err, ERR_CONTEXT_LENGTH, "the turn needs %lld positions and the served context is %lld", (long long)positions, (long long)s->max_positions);
-    if (!s->recurrent) {
-        s->recurrent = device_alloc(s->dev, MEM_STATE, s->recurrent_bytes ? s->recurrent_bytes : 1);
-        if (!s->recurrent)
-            return refuse(s, positions, err);
-        seq_point_recurrent(s);
-    }
+    if (s->recurrent)
+        return 0;
+    s->recurrent = device_alloc(s->dev, MEM_STATE, s->recurrent_bytes ? s->recurrent_bytes : 1);
+    if (!s->recurrent)
+        return refuse(s, positions, err);
+    seq_point_recurrent(s);
+    return 0;
+}
+
+int state_reserve_exact(struct state *s, int64_t positions, struct err *err)
+{
+    TRY(prepare(s, positions, err));
+    if (positions > s->seq.capacity && commit_to(s, positions) < 0)
+        return refuse(s, positions, err);
+    return 0;
+}
+
+int state_reserve(struct state *s, int64_t positions, struct err *err)
+{
+    TRY(prepare(s, positions, err));
     if (positions <= s->seq.capacity)
         return 0;
     int64_t headroom = grown_capacity(positions, STATE_MIN_CAPACITY, s->max_positions);
@@ -150,8 +165,7 @@ int state_reserve(struct state *s, int64_t positions, struct err *err)
         return 0;
     if (headroom == positions)
         return refuse(s, positions, err);
-    if (commit_to(s, positions) < 0)
-        return refuse(s, positions, err);
+    TRY(state_reserve_exact(s, positions, err));
     log_info("[qwen35] decode state: %lld positions would not allocate, sized to the turn (%lld) instead (#4443)", (long long)headroom, (long long)positions);
     return 0;
 }
@@ -172,6 +186,15 @@ void state_shrink(struct state *s, int64_t positions)
     for (int i = 0; i < 2 * s->config.n_full; i++)
         device_decommit(s->dev, MEM_STATE, s->arrays[i], (size_t)positions * s->row_bytes, (size_t)s->seq.capacity * s->row_bytes);
     s->seq.capacity = positions;
+}
+
+void state_release(struct state *s)
+{
+    s->seq.length = 0;
+    state_shrink(s, 0);
+    if (s->recurrent)
+        device_free(s->dev, s->recurrent);
+    s->recurrent = NULL;
 }
 
 int state_copy(struct state *to, const struct state *from, struct err *err)
@@ -202,6 +225,12 @@ int state_snapshot_take(const struct state *s, struct state_snapshot **out, stru
     *snapshot = (struct state_snapshot){.position = s->seq.length, .dev = s->dev, .data = data, .bytes = s->recurrent_bytes};
     *out = snapshot;
     return 0;
+}
+
+void state_snapshot_update(struct state_snapshot *snapshot, const struct state *s)
+{
+    device_copy(s->dev, snapshot->data, s->recurrent, snapshot->bytes);
+    snapshot->position = s->seq.length;
 }
 
 void state_snapshot_free(struct state_snapshot *snapshot)

@@ -23,17 +23,23 @@ int64_t grown_capacity(int64_t positions, int64_t min_capacity, int64_t served);
 /* Room for `positions`: [headroom, exact] as the contract's section 2 says, with its notice line when the headroom failed. Keeps what the state holds; never re-prefills.
  * ERR_CONTEXT_LENGTH above the served context, ERR_CAPACITY by name when the exact size fails too. */
 int state_reserve(struct state *s, int64_t positions, struct err *err) MUST_CHECK;
+/* The same without headroom: the one attempt that follows a reclaim. */
+int state_reserve_exact(struct state *s, int64_t positions, struct err *err) MUST_CHECK;
 
 /* Empty again: length 0, convolution and recurrent state zero; memory is kept. */
 void state_reset(struct state *s);
 /* Gives the pages above `positions` back (positions >= length). */
 void state_shrink(struct state *s, int64_t positions);
+/* Empty, and all memory given back. */
+void state_release(struct state *s);
 /* to becomes what from is (same model and device). */
 int state_copy(struct state *to, const struct state *from, struct err *err) MUST_CHECK;
 
 /* The recurrent part alone, for snapshots: copied out of and into a live state; KV rows above are cut. bytes = plan_state_bytes. */
 struct state_snapshot;
 int state_snapshot_take(const struct state *s, struct state_snapshot **out, struct err *err) MUST_CHECK;
+/* The snapshot becomes that of where the state is now; it was taken of a state of the same model. */
+void state_snapshot_update(struct state_snapshot *snapshot, const struct state *s);
 void state_snapshot_free(struct state_snapshot *snapshot);
 int64_t state_snapshot_position(const struct state_snapshot *snapshot);
 /* The state goes back to the snapshot's position: position <= length of s, whose rows below are the same tokens (the caller's duty). */

@@ -90,14 +90,13 @@ static int refuse(const struct plan *p, const struct plan_request *r, struct err
 }
 
 /* As many as fit beside the rest. */
-static void add_snapshots(struct plan *p, uint64_t budget_bytes)
+static int snapshots_that_fit(const struct plan *p, uint64_t budget_bytes)
 {
-    uint64_t one = states_bytes(p), left = budget_bytes - p->total_bytes;
-    while (p->n_snapshots < PLAN_SNAPSHOTS && one <= left) {
-        p->n_snapshots++;
-        p->total_bytes += one;
-        left -= one;
-    }
+    uint64_t left = budget_bytes - p->total_bytes;
+    int n = 0;
+    while (n < PLAN_SNAPSHOTS && product(states_bytes(p), (uint64_t)n + 1) <= left)
+        n++;
+    return n;
 }
 
 int plan_make(const struct plan_request *r, struct plan *out, struct err *err)
@@ -120,7 +119,7 @@ int plan_make(const struct plan_request *r, struct plan *out, struct err *err)
     p.total_bytes = sum(fixed_bytes(&p), kv_bytes(&p));
     if (p.total_bytes > r->budget_bytes)
         return refuse(&p, r, err);
-    add_snapshots(&p, r->budget_bytes);
+    p.n_snapshots = snapshots_that_fit(&p, r->budget_bytes);
     *out = p;
     return 0;
 }
@@ -131,8 +130,8 @@ int plan_write(const struct plan *p, struct buf *out)
     buf_addf(out, "plan: KV        %10.1f MiB at most (%lld positions x %llu B, f32; taken as used)\n", MIB(kv_bytes(p)), (long long)p->n_positions,
              (unsigned long long)p->kv_bytes_per_position);
     buf_addf(out, "plan: state     %10.1f MiB (%d sequence%s)\n", MIB(states_bytes(p)), p->n_slots, p->n_slots == 1 ? "" : "s");
-    buf_addf(out, "plan: snapshots %10.1f MiB (%d a sequence)\n", MIB(snapshots_bytes(p)), p->n_snapshots);
     buf_addf(out, "plan: workspace %10.1f MiB (%lld rows)\n", MIB(p->workspace_bytes), (long long)p->workspace_rows);
     buf_addf(out, "plan: overhead  %10.1f MiB\n", MIB(p->overhead_bytes));
-    return buf_addf(out, "plan: total     %10.1f MiB\n", MIB(p->total_bytes));
+    buf_addf(out, "plan: total     %10.1f MiB\n", MIB(p->total_bytes));
+    return buf_addf(out, "plan: snapshots %10.1f MiB more (%d a sequence, given back when a turn needs the memory)\n", MIB(snapshots_bytes(p)), p->n_snapshots);
 }

@@ -14,7 +14,7 @@ struct plan {
     int64_t n_positions;          /* served context */
     uint64_t state_bytes;         /* convolution and recurrent state of one sequence */
     int n_slots;
-    int n_snapshots;              /* of state_bytes each, for each sequence: PLAN_SNAPSHOTS, or fewer where no more fit beside the rest */
+    int n_snapshots;              /* of state_bytes each, for each sequence: PLAN_SNAPSHOTS, or fewer where no more fit beside total_bytes, which leaves them out */
     uint64_t workspace_bytes;
     uint64_t overhead_bytes;
     uint64_t total_bytes;

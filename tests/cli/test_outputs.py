@@ -100,8 +100,8 @@ class Inputs(unittest.TestCase):
         plan = json.loads(apr.output(self, "serve", "plan", "demo", "--memory-limit", "1G", "-c", "1000", "--parallel", "3", "--json"))
         self.assertEqual((plan["weight_bytes"], plan["kv_bytes_per_position"], plan["context_length"], plan["declared_context_length"], plan["slots"], plan["state_bytes_per_slot"]),
                          (5935712, 2048, 1000, 4096, 3, 3 * (3 * 1024 + 4 * 128 * 128) * 4))
-        parts = plan["weight_bytes"] + 3 * (1000 * 2048 + plan["state_bytes_per_slot"] * (1 + plan["snapshots_per_slot"])) + plan["workspace_bytes"] + plan["overhead_bytes"]
-        self.assertEqual(plan["total_bytes"], parts)
+        parts = plan["weight_bytes"] + 3 * (1000 * 2048 + plan["state_bytes_per_slot"]) + plan["workspace_bytes"] + plan["overhead_bytes"]
+        self.assertEqual((plan["total_bytes"], plan["snapshots_per_slot"]), (parts, 5))
         done = apr.run("serve", "plan", "demo", "--memory-limit", "10M")
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr.decode(), r"^apr: capacity: \w+: weights \d+ MiB \+ KV \d+ MiB \(\d+ positions x \d+ B at f32\) \+ state \d+ MiB \+ workspace \d+ MiB \+ overhead \d+ MiB = \d+ MiB, against 10 MiB free of \d+ MiB \(--memory-limit\)\. \S.*\n$")

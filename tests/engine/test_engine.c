@@ -170,7 +170,7 @@ static void test_next_turn_reuses(void **state)
     struct request_params p = params(300, 20);
     struct result first = run(e, &p), again = run(e, &p);
     same_ids(&first, &again);
-    assert_int_equal(again.last.n_cached, 299);
+    assert_int_equal(again.last.n_cached, 300);
     for (int i = 0; i < 20; i++)
         prompt[300 + i] = first.ids[i];
     p.n_prompt = 340; /* prompt, answer, twenty more */

@@ -1,0 +1,348 @@
+/* A timeline that is edited, regenerated, cancelled and short of memory: always the cold result, with no more read again than has to be (B2, B12, B33). */
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/snapshot.h"
+#include "support/model.h"
+#include "support/test.h"
+
+#define FORK 1001
+#define SERVED 6000
+
+static const char model[] = "r2-q8_0";
+
+struct text { /* a token list under construction */
+    int32_t ids[SERVED];
+    size_t n;
+};
+
+/* A message: the fork token, then n - 1 others that `seed` tells. */
+static void add_message(struct text *t, uint64_t seed, size_t n)
+{
+    t->ids[t->n++] = FORK;
+    for (size_t i = 1; i < n; i++)
+        t->ids[t->n++] = (int32_t)test_random(&seed, 1000);
+}
+
+static struct session *new_session(struct rig *rig)
+{
+    struct session *s = NULL;
+    struct err err = {0};
+    test_ok(session_create(rig->r, SERVED, &s, &err), &err, "session");
+    return s;
+}
+
+static int64_t sync_text(struct session *s, const struct text *t)
+{
+    struct err err = {0};
+    struct sync_result r;
+    size_t marks[SNAPSHOT_MARKS];
+    struct sync_request q = {.tokens = t->ids, .n = t->n, .marks = marks, .n_marks = snapshot_marks(t->ids, t->n, FORK, marks)};
+    test_ok(session_sync(s, &q, &r, &err), &err, "sync");
+    assert_int_equal(r.n_reused + r.n_prefilled, t->n);
+    assert_int_equal(state_length(session_state(s)), t->n);
+    return r.n_reused;
+}
+
+static void answer(struct session *s, size_t n)
+{
+    struct err err = {0};
+    for (size_t i = 0; i < n; i++)
+        test_ok(session_step(&s, &(int32_t){(int32_t)(i * 7 % 1000)}, 1, &err), &err, "step");
+}
+
+/* The session's logits are those of a fresh one. */
+static void same_as_cold(struct rig *rig, struct session *s, const struct text *t)
+{
+    struct session *cold = new_session(rig);
+    session_set_snapshots(cold, 0);
+    assert_int_equal(sync_text(cold, t), 0);
+    assert_memory_equal(session_logits(s), session_logits(cold), (size_t)rig->m->config.n_vocab * 4);
+    session_free(cold);
+}
+
+static void test_victims(void **unused)
+{
+    static const struct {
+        int64_t positions[5];
+        int n, victim;
+    } cases[] = {{{100}, 1, 0}, {{100, 200}, 2, 0}, {{100, 110, 120}, 3, 1}, {{100, 110, 500, 510}, 4, 1}, {{10, 500, 510, 900, 901}, 5, 4}, {{100, 300, 310, 320, 400}, 5, 2}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n), cases[i].victim);
+}
+
+static void test_marks(void **unused)
+{
+    size_t out[SNAPSHOT_MARKS];
+    (void)unused;
+    assert_int_equal(snapshot_marks((int32_t[]){9, 1, 2}, 3, 9, out), 0); /* the first token is the beginning itself */
+    assert_int_equal(snapshot_marks(NULL, 0, 9, out), 0);
+    assert_int_equal(snapshot_marks((int32_t[]){9, 1, 9, 2}, 4, 9, out), 1);
+    assert_int_equal(out[0], 2);
+    assert_int_equal(snapshot_marks((int32_t[]){9, 9, 9, 9}, 4, 9, out), 3);
+    assert_int_equal(out[0] * 100 + out[1] * 10 + out[2], 123);
+    assert_int_equal(snapshot_marks((int32_t[]){9, 1, 9, 1, 9, 9, 1, 1, 9, 9}, 10, 9, out), 4); /* the first after the beginning, and the last three */
+    assert_int_equal(out[0] * 1000 + out[1] * 100 + out[2] * 10 + out[3], 2589);
+}
+
+/* System and tools, user, the answer's head; then what a chat does to it. */
+static void test_conversation(void **unused)
+{
+    struct rig rig;
+    static struct text t, head, other;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 128, 2);
+    struct session *s = new_session(&rig);
+    memset(&t, 0, sizeof t);
+    add_message(&t, 1, 100);
+    add_message(&t, 2, 60);
+    add_message(&t, 3, 5);
+    head = t;
+    assert_int_equal(sync_text(s, &t), 0);
+    answer(s, 90);
+    assert_int_equal(sync_text(s, &t), t.n); /* regenerated: nothing is read again */
+    same_as_cold(&rig, s, &t);
+    answer(s, 90);
+
+    t.n = 163; /* the reasoning is dropped: the history has another answer, then a next question */
+    for (int i = 0; i < 40; i++)
+        t.ids[t.n++] = i;
+    size_t second = t.n;
+    add_message(&t, 4, 50);
+    add_message(&t, 5, 5);
+    assert_int_equal(sync_text(s, &t), 160);
+    same_as_cold(&rig, s, &t);
+    answer(s, 10);
+
+    other = t; /* the last question is edited */
+    other.n = second;
+    add_message(&other, 6, 70);
+    add_message(&other, 5, 5);
+    assert_int_equal(sync_text(s, &other), second);
+    same_as_cold(&rig, s, &other);
+
+    other.n = 100; /* another conversation under the same system block */
+    add_message(&other, 7, 33);
+    add_message(&other, 8, 4);
+    assert_int_equal(sync_text(s, &other), 100);
+    same_as_cold(&rig, s, &other);
+    answer(s, 3);
+
+    session_set_snapshots(s, 0); /* without snapshots everything is read again */
+    assert_int_equal(sync_text(s, &head), 0);
+    same_as_cold(&rig, s, &head);
+    session_free(s);
+    rig_close(&rig);
+}
+
+/* Long prompts can be cut every SNAPSHOT_INTERVAL tokens. */
+static void test_interval(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 512, 1);
+    struct session *s = new_session(&rig);
+    memset(&t, 0, sizeof t);
+    add_message(&t, 1, SNAPSHOT_INTERVAL + 500);
+    assert_int_equal(sync_text(s, &t), 0);
+    t.ids[SNAPSHOT_INTERVAL + 300]++;
+    assert_int_equal(sync_text(s, &t), SNAPSHOT_INTERVAL);
+    t.ids[300]++;
+    assert_int_equal(sync_text(s, &t), 0);
+    session_free(s);
+    rig_close(&rig);
+    assert_int_equal(mem_bytes(MEM_STATE), 0);
+}
+
+/* A walk of random edits on one session, small sets of snapshots included. */
+static void test_random_edits(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    uint64_t seed = 5;
+    int64_t reused = 0;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 64, 1);
+    for (int max = 1; max <= 3; max++) {
+        struct session *s = new_session(&rig);
+        session_set_snapshots(s, max);
+        size_t before = mem_bytes(MEM_STATE);
+        memset(&t, 0, sizeof t);
+        for (int i = 0; i < 12; i++) {
+            if (t.n > 0 && test_random(&seed, 3) == 0)
+                t.n -= test_random(&seed, (uint32_t)t.n / 2 + 1);
+            add_message(&t, seed, 1 + test_random(&seed, 90));
+            reused += sync_text(s, &t);
+            same_as_cold(&rig, s, &t);
+            if (test_random(&seed, 2))
+                answer(s, 1 + test_random(&seed, 20));
+        }
+        assert_int_equal(session_anomalies(s), 0);
+        assert_true(mem_bytes(MEM_STATE) - before <= state_bytes(session_state(s)) + (size_t)max * 1200000 + 100000);
+        session_free(s);
+    }
+    assert_true(reused > 2000);
+    rig_close(&rig);
+    assert_int_equal(mem_bytes(MEM_STATE), 0);
+}
+
+struct watcher {
+    atomic_int cancel;
+    int64_t stop_at;
+    int calls, reclaims, gives;
+    struct session *idle;
+};
+
+static void on_progress(void *ctx, int64_t done, int64_t total)
+{
+    struct watcher *w = ctx;
+    assert_true(done <= total);
+    w->calls++;
+    if (w->stop_at && done >= w->stop_at)
+        atomic_store(&w->cancel, 1);
+}
+
+static int on_reclaim(void *ctx)
+{
+    struct watcher *w = ctx;
+    w->reclaims++;
+    return w->gives && session_give_back(w->idle);
+}
+
+static void test_cancel(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    struct watcher w = {.stop_at = 100};
+    struct err err = {0};
+    struct sync_result r;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 64, 1);
+    struct session *s = new_session(&rig);
+    memset(&t, 0, sizeof t);
+    add_message(&t, 1, 300);
+    struct sync_request q = {.tokens = t.ids, .n = t.n, .cancel = &w.cancel, .progress = on_progress, .ctx = &w, .chunk_rows = 30};
+    assert_int_equal(session_sync(s, &q, &r, &err), ERR_CANCELLED);
+    assert_int_equal(w.calls, 4); /* within one chunk */
+    assert_int_equal(state_length(session_state(s)), 120);
+    assert_null(session_logits(s));
+    assert_int_equal(sync_text(s, &t), 120); /* asked again, it goes on */
+    same_as_cold(&rig, s, &t);
+    session_free(s);
+    rig_close(&rig);
+}
+
+/* [headroom, exact], then what can be read again is given back and the exact size is tried once more. */
+static void test_reclaim(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    struct err err = {0};
+    struct sync_result r;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 64, 1);
+    struct session *s = new_session(&rig), *idle = new_session(&rig);
+    struct watcher w = {.idle = idle};
+    size_t row = 2 * (size_t)rig.m->config.n_head_kv * (size_t)rig.m->config.d_head * 4;
+    memset(&t, 0, sizeof t);
+    add_message(&t, 1, 200);
+    sync_text(idle, &t);
+    sync_text(s, &t);
+    mem_set_ceiling(mem_total() + 100 * row);
+    struct sync_request q = {.tokens = t.ids, .n = t.n, .reserve = 5000, .reclaim = on_reclaim, .ctx = &w};
+    assert_int_equal(session_sync(s, &q, &r, &err), ERR_CAPACITY); /* nobody has anything to give */
+    assert_int_equal(w.reclaims, 1);
+    assert_int_equal(state_capacity(session_state(s)), 4096);
+    assert_int_equal(state_capacity(session_state(idle)), 4096);
+    w.gives = 1;
+    t.ids[t.n++] = 17;
+    q.n = t.n;
+    test_ok(session_sync(s, &q, &r, &err), &err, "after a reclaim");
+    assert_int_equal(w.reclaims, 2);
+    assert_int_equal(r.n_reused, 200);                             /* growing does not read again */
+    assert_int_equal(state_capacity(session_state(s)), 5000);      /* exactly the turn */
+    assert_int_equal(state_bytes(session_state(idle)), 0);
+    assert_int_equal(session_give_back(idle), 0);                  /* there is no more */
+    mem_set_ceiling(SIZE_MAX);
+    same_as_cold(&rig, s, &t);
+    t.n = 200;
+    assert_int_equal(sync_text(idle, &t), 0); /* what gave its memory back works as before */
+    same_as_cold(&rig, idle, &t);
+    session_free(s);
+    session_free(idle);
+    rig_close(&rig);
+}
+
+/* A step that fails moves nobody. */
+static void test_failing_step(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    struct err err = {0};
+    size_t n;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 64, 2);
+    struct session *s[2] = {new_session(&rig), new_session(&rig)};
+    memset(&t, 0, sizeof t);
+    add_message(&t, 1, 40);
+    for (int i = 0; i < 2; i++)
+        sync_text(s[i], &t);
+    assert_int_equal(session_step(s, (int32_t[]){5, 5000}, 2, &err), ERR_INVALID);
+    assert_int_equal(session_step((struct session *[]){s[0], s[0]}, (int32_t[]){5, 6}, 2, &err), ERR_INVALID);
+    assert_int_equal(session_step(s, (int32_t[]){5, 6}, 0, &err), ERR_INVALID);
+    for (int i = 0; i < 2; i++) {
+        session_tokens(s[i], &n);
+        assert_int_equal(n, 40);
+        assert_int_equal(state_length(session_state(s[i])), 40);
+        same_as_cold(&rig, s[i], &t); /* the logits are still there */
+    }
+    test_ok(session_step(s, (int32_t[]){5, 6}, 2, &err), &err, "step");
+    t.ids[t.n++] = 5;
+    same_as_cold(&rig, s[0], &t);
+    t.ids[t.n - 1] = 6;
+    same_as_cold(&rig, s[1], &t);
+    session_free(s[0]);
+    session_free(s[1]);
+    rig_close(&rig);
+}
+
+/* The n-th allocation of a turn fails, for every n: afterwards the session answers as if nothing had been. */
+static void test_failing_allocations(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    int failures = 0;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 64, 1);
+    for (long n = 1; n < 16; n++) {
+        struct session *s = new_session(&rig);
+        struct err err = {0};
+        struct sync_result r;
+        memset(&t, 0, sizeof t);
+        add_message(&t, 1, 150);
+        mem_fail_nth(n);
+        int rc = session_sync(s, &(struct sync_request){.tokens = t.ids, .n = t.n}, &r, &err);
+        mem_fail_nth(0);
+        failures += rc < 0;
+        assert_true(rc == 0 || rc == ERR_NO_MEMORY || rc == ERR_CAPACITY);
+        add_message(&t, 2, 50);
+        sync_text(s, &t);
+        same_as_cold(&rig, s, &t);
+        assert_int_equal(session_anomalies(s), 0);
+        session_free(s);
+    }
+    assert_true(failures >= 3);
+    rig_close(&rig);
+    assert_int_equal(mem_bytes(MEM_STATE), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_victims), cmocka_unit_test(test_marks),   cmocka_unit_test(test_conversation), cmocka_unit_test(test_interval),            cmocka_unit_test(test_random_edits),
+        cmocka_unit_test(test_cancel),  cmocka_unit_test(test_reclaim), cmocka_unit_test(test_failing_step), cmocka_unit_test(test_failing_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
