@@ -22,9 +22,19 @@ struct op_span {
     int64_t position;
 };
 
-/* One sequence's cache in one full-attention layer: [capacity][n_head_kv][d_head] f32 each. */
+/* How cached keys and values are kept: f32 as computed, f16 rounded to nearest even, or blocks of 32 int8 with an f16 scale (as GGUF's Q8_0). */
+enum kv_type { KV_F32, KV_F16, KV_Q8_0, KV_N_TYPES };
+
+/* Bytes of one head of d values; d is a multiple of 32 for q8_0. */
+static inline size_t kv_head_bytes(enum kv_type type, int64_t d)
+{
+    return type == KV_F32 ? (size_t)d * 4 : type == KV_F16 ? (size_t)d * 2 : (size_t)d / 32 * 34;
+}
+
+/* One sequence's cache in one full-attention layer: [capacity][n_head_kv] heads of kv_head_bytes each. */
 struct op_kv {
-    float *k, *v;
+    enum kv_type type;
+    void *k, *v;
 };
 
 /* One sequence's state in one linear-attention layer: conv [n_conv - 1][n_channel] (oldest first, raw inputs) and

@@ -26,7 +26,7 @@ struct state_snapshot {
 static void seq_point_arrays(struct state *s)
 {
     for (int i = 0; i < s->config.n_full; i++)
-        s->seq.kv[i] = (struct op_kv){s->arrays[2 * i], s->arrays[2 * i + 1]};
+        s->seq.kv[i] = (struct op_kv){.type = KV_F32, .k = s->arrays[2 * i], .v = s->arrays[2 * i + 1]};
 }
 
 static void seq_point_recurrent(struct state *s)

@@ -150,8 +150,8 @@ static void op_kv_store(struct device *dev, const struct op_span *spans, const s
     (void)dev;
     for (int i = 0; i < n_spans; i++) {
         size_t bytes = (size_t)(spans[i].n_rows * row) * sizeof(float);
-        memcpy(kv[i].k + spans[i].position * row, k + spans[i].first_row * row, bytes);
-        memcpy(kv[i].v + spans[i].position * row, v + spans[i].first_row * row, bytes);
+        memcpy((float *)kv[i].k + spans[i].position * row, k + spans[i].first_row * row, bytes);
+        memcpy((float *)kv[i].v + spans[i].position * row, v + spans[i].first_row * row, bytes);
     }
 }
 
@@ -183,7 +183,8 @@ static void attention_item(const void *args, int64_t item)
     int64_t row = item / a->n_head_kv;
     int m = (int)(item % a->n_head_kv), i = span_of(a, row), group = a->n_head / a->n_head_kv;
     int64_t first_head = (row * a->n_head + (int64_t)m * group) * a->d;
-    struct attention_row r = {.q = a->q + first_head, .n_group = group, .d = a->d, .k = a->kv[i].k + (int64_t)m * a->d, .v = a->kv[i].v + (int64_t)m * a->d,
+    struct attention_row r = {.q = a->q + first_head, .n_group = group, .d = a->d, .k = (const float *)a->kv[i].k + (int64_t)m * a->d,
+                              .v = (const float *)a->kv[i].v + (int64_t)m * a->d,
                               .kv_stride = (int64_t)a->n_head_kv * a->d, .n_keys = a->spans[i].position + row - a->spans[i].first_row + 1, .scale = a->scale,
                               .out = a->out + first_head};
     a->k->attention(&r);
