@@ -101,6 +101,7 @@ int editor_read(struct editor *e, struct cli *c, const struct buf **line)
         int rc = cli_read_line(c, stdin, &e->line);
         return rc == 1 ? EDITOR_LINE : rc < 0 ? rc : EDITOR_END;
     }
+    el_set(e->el, EL_PREP_TERM, 1); /* before the prompt shows: Ctrl-D typed between it and raw mode would be lost */
     const char *typed = el_gets(e->el, &n);
     if (talk_interrupted()) {
         el_reset(e->el);
