@@ -4,6 +4,9 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,13 +28,26 @@ static const char *prompt(EditLine *el)
     return "> ";
 }
 
+/* Waits for a byte; -1 when an interrupt comes first, however shortly before. */
+static int wait_for_input(void)
+{
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    sigset_t interrupt, before;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+    int ready = talk_interrupt_waits() ? -1 : ppoll(&input, 1, NULL, &before);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return ready;
+}
+
 /* One character from the terminal. libedit's own reader takes the first interrupt for a hiccup and reads on. */
 static int read_character(EditLine *el, wchar_t *out)
 {
     char bytes[4];
     (void)el;
     for (size_t n = 0; n < sizeof bytes;) {
-        ssize_t got = read(STDIN_FILENO, bytes + n, 1);
+        ssize_t got = wait_for_input() < 0 ? -1 : read(STDIN_FILENO, bytes + n, 1);
         if (got <= 0)
             return (int)got;
         uint32_t code_point;

@@ -27,6 +27,11 @@ void talk_catch_interrupts(void)
     sigaction(SIGINT, &action, NULL);
 }
 
+int talk_interrupt_waits(void)
+{
+    return interrupt_pending;
+}
+
 int talk_interrupted(void)
 {
     int pending = interrupt_pending;

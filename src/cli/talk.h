@@ -51,5 +51,6 @@ void talk_print_rates(const struct talk_answer *a);
 void talk_catch_interrupts(void);
 /* Whether SIGINT came since the last call. */
 int talk_interrupted(void);
+int talk_interrupt_waits(void); /* looks, and leaves it */
 
 #endif
