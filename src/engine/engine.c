@@ -78,7 +78,7 @@ static int open_all(struct engine *e, struct err *err)
     TRY(device_open(&e->options.device, &e->device, err));
     TRY(runner_create(e->model, e->device, e->options.chunk_rows, e->n_sessions, &e->runner, err));
     for (int i = 0; i < e->n_sessions; i++) {
-        TRY(session_create(e->runner, e->plan.n_positions, &e->sessions[i], err));
+        TRY(session_create(e->runner, KV_F32, e->plan.n_positions, &e->sessions[i], err));
         session_set_snapshots(e->sessions[i], e->plan.n_snapshots);
     }
     return 0;

@@ -26,7 +26,7 @@ struct session {
     uint64_t anomalies;
 };
 
-int session_create(struct runner *r, int64_t served_context, struct session **out, struct err *err)
+int session_create(struct runner *r, enum kv_type type, int64_t served_context, struct session **out, struct err *err)
 {
     const struct model_config *c = &runner_model(r)->config;
     struct session *s = mem_alloc(MEM_STATE, sizeof *s);
@@ -37,7 +37,7 @@ int session_create(struct runner *r, int64_t served_context, struct session **ou
     snapshots_init(&s->snapshots, PLAN_SNAPSHOTS);
     s->logits = mem_alloc_array(MEM_STATE, (size_t)c->n_vocab, sizeof *s->logits);
     s->prompt_logits = mem_alloc_array(MEM_STATE, (size_t)c->n_vocab, sizeof *s->logits);
-    int rc = s->logits && s->prompt_logits ? state_create(c, runner_device(r), served_context, &s->state, err) : err_set(err, ERR_NO_MEMORY, "out of memory for a session's logits");
+    int rc = s->logits && s->prompt_logits ? state_create(c, runner_device(r), type, served_context, &s->state, err) : err_set(err, ERR_NO_MEMORY, "out of memory for a session's logits");
     if (rc < 0)
         session_free(s);
     else

@@ -10,7 +10,7 @@
 
 struct session;
 
-int session_create(struct runner *r, int64_t served_context, struct session **out, struct err *err) MUST_CHECK;
+int session_create(struct runner *r, enum kv_type type, int64_t served_context, struct session **out, struct err *err) MUST_CHECK;
 void session_free(struct session *s);
 const int32_t *session_tokens(const struct session *s, size_t *n);
 struct state *session_state(struct session *s);

@@ -8,6 +8,7 @@
 struct state {
     struct model_config config;
     struct device *dev;
+    enum kv_type type;
     int64_t max_positions;
     size_t row_bytes;             /* of one position in one array */
     struct seq seq;
@@ -26,7 +27,7 @@ struct state_snapshot {
 static void seq_point_arrays(struct state *s)
 {
     for (int i = 0; i < s->config.n_full; i++)
-        s->seq.kv[i] = (struct op_kv){.type = KV_F32, .k = s->arrays[2 * i], .v = s->arrays[2 * i + 1]};
+        s->seq.kv[i] = (struct op_kv){.type = s->type, .k = s->arrays[2 * i], .v = s->arrays[2 * i + 1]};
 }
 
 static void seq_point_recurrent(struct state *s)
@@ -40,13 +41,14 @@ static void seq_point_recurrent(struct state *s)
     }
 }
 
-int state_create(const struct model_config *c, struct device *dev, int64_t max_positions, struct state **out, struct err *err)
+int state_create(const struct model_config *c, struct device *dev, enum kv_type type, int64_t max_positions, struct state **out, struct err *err)
 {
     uint64_t bytes;
     struct state *s = mem_alloc(MEM_STATE, sizeof *s);
     if (!s)
         return err_set(err, ERR_NO_MEMORY, "out of memory for a sequence");
-    *s = (struct state){.config = *c, .dev = dev, .max_positions = max_positions, .row_bytes = (size_t)c->n_head_kv * (size_t)c->d_head * sizeof(float),
+    *s = (struct state){.config = *c, .dev = dev, .max_positions = max_positions, .type = type,
+                        .row_bytes = (size_t)c->n_head_kv * kv_head_bytes(type, c->d_head),
                         .recurrent_bytes = (size_t)plan_state_bytes(c)};
     s->arrays = mem_alloc_array(MEM_STATE, (size_t)(2 * c->n_full) + 1, sizeof *s->arrays);
     s->seq.kv = mem_alloc_array(MEM_STATE, (size_t)c->n_full + 1, sizeof *s->seq.kv);

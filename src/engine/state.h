@@ -10,7 +10,7 @@
 struct state;
 
 /* Takes address space only: no memory before the first state_reserve. max_positions: the served context. */
-int state_create(const struct model_config *c, struct device *dev, int64_t max_positions, struct state **out, struct err *err) MUST_CHECK;
+int state_create(const struct model_config *c, struct device *dev, enum kv_type type, int64_t max_positions, struct state **out, struct err *err) MUST_CHECK;
 void state_free(struct state *s);
 struct seq *state_seq(struct state *s);
 int64_t state_length(const struct state *s);

@@ -62,7 +62,7 @@ static struct session *new_session(struct rig *rig, int64_t served)
 {
     struct session *s = NULL;
     struct err err = {0};
-    test_ok(session_create(rig->r, served, &s, &err), &err, "session");
+    test_ok(session_create(rig->r, KV_F32, served, &s, &err), &err, "session");
     return s;
 }
 
@@ -157,7 +157,7 @@ static void check_copy_and_rewind(struct rig *rig, const struct outcome *whole)
     const float *logits;
     sync_to(parent, N_PROMPT / 2, 0);
     test_ok(state_snapshot_take(session_state(parent), &snapshot, &err), &err, "snapshot");
-    test_ok(state_create(&rig->m->config, rig->dev, 1024, &child, &err), &err, "state");
+    test_ok(state_create(&rig->m->config, rig->dev, KV_F32, 1024, &child, &err), &err, "state");
     test_ok(state_copy(child, session_state(parent), &err), &err, "copy");
     test_ok(state_reserve(child, N_PROMPT, &err), &err, "reserve");
     struct batch_span other = {.seq = state_seq(child), .ids = prompt, .n = 40, .n_logits = 1};

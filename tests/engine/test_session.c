@@ -28,7 +28,7 @@ static struct session *new_session(struct rig *rig)
 {
     struct session *s = NULL;
     struct err err = {0};
-    test_ok(session_create(rig->r, SERVED, &s, &err), &err, "session");
+    test_ok(session_create(rig->r, KV_F32, SERVED, &s, &err), &err, "session");
     return s;
 }
 

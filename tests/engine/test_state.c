@@ -59,7 +59,7 @@ static void test_attempts(void **unused)
     char text[1024];
     rig_open(&rig, "r2-q8_0", NULL, ARITHMETIC_DEFAULT, 1, 8, 1);
     size_t row = (size_t)rig.m->config.n_head_kv * (size_t)rig.m->config.d_head * 4;
-    test_ok(state_create(&rig.m->config, rig.dev, 100000, &s, &err), &err, "state");
+    test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 100000, &s, &err), &err, "state");
     assert_int_equal(state_bytes(s), 0); /* nothing before the first turn */
     struct reserve_call call = {.s = s, .positions = 100};
     capture(do_reserve, &call, text, sizeof text);
@@ -110,7 +110,7 @@ static void test_failing_allocations(void **unused)
         struct err err = {0};
         struct sync_result r;
         mem_fail_nth(n);
-        int rc = session_create(rig.r, 9000, &s, &err);
+        int rc = session_create(rig.r, KV_F32, 9000, &s, &err);
         if (rc == 0)
             rc = session_sync(s, &(struct sync_request){.tokens = (int32_t[]){1, 2, 3}, .n = 3}, &r, &err);
         mem_fail_nth(0);

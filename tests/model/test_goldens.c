@@ -18,7 +18,7 @@ static struct session *open_session(struct rig *rig)
 {
     struct session *s = NULL;
     struct err err = {0};
-    test_ok(session_create(rig->r, 2048, &s, &err), &err, "session");
+    test_ok(session_create(rig->r, KV_F32, 2048, &s, &err), &err, "session");
     return s;
 }
 
@@ -47,7 +47,7 @@ static float *all_logits(struct rig *rig, const int32_t *ids, size_t n)
     const float *logits;
     size_t n_vocab = (size_t)rig->m->config.n_vocab;
     float *out = mem_alloc(MEM_OTHER, n * n_vocab * sizeof *out);
-    test_ok(state_create(&rig->m->config, rig->dev, 2048, &state, &err), &err, "state");
+    test_ok(state_create(&rig->m->config, rig->dev, KV_F32, 2048, &state, &err), &err, "state");
     test_ok(state_reserve(state, (int64_t)n, &err), &err, "reserve");
     struct batch_span span = {.seq = state_seq(state), .ids = ids, .n = (int64_t)n, .n_logits = (int64_t)n};
     test_ok(model_forward(rig->r, &span, 1, &logits, &err), &err, "forward");
@@ -260,7 +260,7 @@ static void check_traces(const char *model, const char *folder, int least)
         rig_open(&rig, model, *rung, ARITHMETIC_EXACT, 2, 64, 8);
         struct trace t = {.folder = folder, .c = &rig.m->config};
         int32_t *ids = rig_prompt(model, "p7", &n);
-        test_ok(state_create(&rig.m->config, rig.dev, 64, &state, &err), &err, "state");
+        test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 64, &state, &err), &err, "state");
         test_ok(state_reserve(state, (int64_t)n, &err), &err, "reserve");
         runner_set_trace(rig.r, on_trace, &t);
         struct batch_span span = {.seq = state_seq(state), .ids = ids, .n = (int64_t)n, .n_logits = 1};

@@ -181,7 +181,7 @@ static float *logits_of(const char *path, size_t *n_vocab)
     size_t n;
     rig_open_path(&rig, path, NULL, ARITHMETIC_DEFAULT, 2, 16, 1);
     int32_t *ids = rig_prompt("r2-q8_0", "p7", &n);
-    test_ok(session_create(rig.r, 64, &s, &err), &err, "session");
+    test_ok(session_create(rig.r, KV_F32, 64, &s, &err), &err, "session");
     test_ok(session_sync(s, &(struct sync_request){.tokens = ids, .n = n}, &result, &err), &err, "sync");
     *n_vocab = (size_t)rig.m->config.n_vocab;
     float *out = mem_alloc(MEM_OTHER, *n_vocab * sizeof *out);

@@ -242,7 +242,7 @@ static void test_taken(void **unused)
         test_ok(runner_create(rig.m, rig.dev, 512, 2, &r, &err), &err, "runner");
         size_t taken = mem_bytes(MEM_WORKSPACE) - before, planned = runner_workspace_bytes(&rig.m->config, 512, 2);
         assert_true(taken >= planned && taken < planned + 4096);
-        test_ok(state_create(&rig.m->config, rig.dev, 8192, &s, &err), &err, "state");
+        test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 8192, &s, &err), &err, "state");
         test_ok(state_reserve(s, 8192, &err), &err, "reserve");
         taken = mem_bytes(MEM_STATE) - state;
         planned = plan_kv_bytes_per_position(&rig.m->config) * 8192 + plan_state_bytes(&rig.m->config);
