@@ -8,13 +8,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "engine/capacity.h"
 #include "engine/request.h"
 #include "engine/snapshot.h"
 
-#define MAX_PARALLEL 16
+#define MAX_PARALLEL CAPACITY_MAX_SLOTS
 #define DEFAULT_QUEUE 64
-#define DEFAULT_CHUNK 512
-#define MIN_CHUNK 32
 #define CHUNK_MS 400.0    /* a cancelled request stops reading its prompt within about this */
 
 struct engine {
@@ -38,47 +37,14 @@ struct engine {
     struct request *running[MAX_PARALLEL]; /* the engine thread's; by session */
 };
 
-/* Plans with the asked rows a chunk, and steps down while the workspace for them is what does not fit: slower prompts, never one token at a time. */
-static int make_plan(struct engine *e, struct err *err)
-{
-    struct device_memory memory;
-    int64_t asked_rows = e->options.chunk_rows;
-    struct plan_request q = {.config = &e->model->config, .weight_bytes = e->model->weight_bytes, .n_positions = e->options.context_length, .n_slots = e->n_sessions,
-                             .workspace_rows = e->options.chunk_rows, .scratch_bytes = device_scratch_bytes(&e->options.device)};
-    if (e->options.context_length > e->model->config.n_ctx_declared)
-        return err_set(err, ERR_INVALID, "--context-length %lld is above the context of %lld that the model declares", (long long)e->options.context_length,
-                       (long long)e->model->config.n_ctx_declared);
-    TRY(device_memory(NULL, &memory, err));
-    q.budget_bytes = memory.free;
-    q.total_bytes = memory.total;
-    q.source = memory.source;
-    if (e->options.memory_limit) {
-        q.budget_bytes = e->options.memory_limit < memory.free ? e->options.memory_limit : memory.free;
-        q.source = e->options.memory_limit < memory.free ? "--memory-limit" : memory.source;
-    }
-    int rc = plan_make(&q, &e->plan, err);
-    while (rc == ERR_CAPACITY && q.workspace_rows / 2 >= MIN_CHUNK) {
-        struct err smaller;
-        q.workspace_rows = e->options.device.max_rows = q.workspace_rows / 2;
-        q.scratch_bytes = device_scratch_bytes(&e->options.device);
-        rc = plan_make(&q, &e->plan, &smaller);
-    }
-    if (rc < 0)
-        return rc; /* with the figures of what was asked */
-    e->options.chunk_rows = e->options.device.max_rows = q.workspace_rows;
-    if (q.workspace_rows < asked_rows)
-        log_info("[qwen35] batched prefill: workspace for %lld rows does not fit %.0f MiB; using %lld rows", (long long)asked_rows, (double)q.budget_bytes / 1048576.0,
-                 (long long)q.workspace_rows);
-    return 0;
-}
-
 static int open_all(struct engine *e, struct err *err)
 {
-    TRY(make_plan(e, err));
+    TRY(capacity_plan(e->model, &e->options, e->options.n_parallel, &e->plan, err));
+    e->n_sessions = e->plan.n_slots;
     TRY(device_open(&e->options.device, &e->device, err));
     TRY(runner_create(e->model, e->device, e->options.chunk_rows, e->n_sessions, &e->runner, err));
     for (int i = 0; i < e->n_sessions; i++) {
-        TRY(session_create(e->runner, KV_F32, e->plan.n_positions, &e->sessions[i], err));
+        TRY(session_create(e->runner, e->plan.cache_type, e->plan.n_positions, &e->sessions[i], err));
         session_set_snapshots(e->sessions[i], e->plan.n_snapshots);
     }
     return 0;
@@ -424,19 +390,8 @@ int engine_start(const struct model *m, const struct engine_options *options, st
     e->model = m;
     e->options = *options;
     e->fork_id = m->vocab ? vocab_find(m->vocab, "<|im_start|>", 12) : -1;
-    e->n_sessions = options->n_parallel > 0 ? options->n_parallel : 1;
-    if (e->n_sessions > MAX_PARALLEL)
-        e->n_sessions = MAX_PARALLEL;
     if (e->options.queue_max <= 0)
         e->options.queue_max = DEFAULT_QUEUE;
-    if (e->options.chunk_rows <= 0)
-        e->options.chunk_rows = DEFAULT_CHUNK;
-    if (options->context_length > 0 && e->options.chunk_rows > options->context_length)
-        e->options.chunk_rows = options->context_length;
-    if (e->options.chunk_rows < e->n_sessions)
-        e->options.chunk_rows = e->n_sessions;
-    e->options.device.max_rows = e->options.chunk_rows;
-    e->options.device.max_n_in = config_widest_input(&m->config);
     int rc = open_all(e, err);
     if (rc == 0)
         rc = start_thread(e, err);
