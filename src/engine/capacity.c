@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "model/forward.h"
 
 #define MIB(bytes) ((double)(bytes) / 1048576.0)
 #define STACK_BYTES ((uint64_t)8 << 20)    /* of a thread: address space, hardly memory */
@@ -19,12 +20,12 @@ static uint64_t threads_bytes(const struct device_options *o)
 /* What is left of the address space, and what the weights have taken of it already: they are part of the plan. */
 static void set_address(struct plan_request *q, const struct model *m, const struct device_memory *memory, const struct device_options *device)
 {
-    uint64_t mapped = gguf_file_bytes(m->file), threads = threads_bytes(device);
+    uint64_t mapped = gguf_file_bytes(m->file);
     q->address_limit = memory->address_limit;
-    q->address_budget = UINT64_MAX;
+    q->address_budget = memory->address_free;
     if (memory->address_free == UINT64_MAX)
         return;
-    q->address_budget = memory->address_free > threads ? memory->address_free - threads : 0;
+    q->address_threads = threads_bytes(device);
     q->address_budget += mapped < m->weight_bytes ? mapped : m->weight_bytes;
 }
 
@@ -39,6 +40,12 @@ static void settle_rows(const struct model *m, struct engine_options *o, int n_s
         o->chunk_rows = least;
     o->device.max_rows = o->chunk_rows;
     o->device.max_n_in = config_widest_input(&m->config);
+}
+
+static uint64_t left_for_workspace(const struct plan_request *q, const struct plan *p)
+{
+    uint64_t memory = q->budget_bytes - p->total_bytes, address = q->address_budget - p->address_bytes;
+    return p->workspace_bytes + (memory < address ? memory : address);
 }
 
 int capacity_plan(const struct model *m, struct engine_options *o, int n_slots, struct plan *out, struct err *err)
@@ -59,6 +66,7 @@ int capacity_plan(const struct model *m, struct engine_options *o, int n_slots, 
     }
     set_address(&q, m, &memory, &o->device);
     int64_t asked_rows = o->chunk_rows;
+    uint64_t asked_bytes = runner_workspace_bytes(&m->config, asked_rows, n_slots > 0 ? n_slots : 1) + q.scratch_bytes;
     int rc = plan_make(&q, out, err);
     while (rc == ERR_CAPACITY && q.workspace_rows / 2 >= CAPACITY_MIN_CHUNK_ROWS) {
         struct err smaller;
@@ -70,6 +78,7 @@ int capacity_plan(const struct model *m, struct engine_options *o, int n_slots, 
         return rc; /* with the figures of what was asked */
     o->chunk_rows = o->device.max_rows = q.workspace_rows;
     if (q.workspace_rows < asked_rows)
-        log_info("[qwen35] batched prefill: workspace for %lld rows does not fit %.0f MiB; using %lld rows", (long long)asked_rows, MIB(q.budget_bytes), (long long)q.workspace_rows);
+        log_info("[qwen35] batched prefill: workspace for %lld rows needs %.0f MiB, %.0f MiB free; using %lld rows", (long long)asked_rows, MIB(asked_bytes), MIB(left_for_workspace(&q, out)),
+                 (long long)q.workspace_rows);
     return 0;
 }

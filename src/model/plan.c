@@ -76,10 +76,10 @@ static uint64_t kv_bytes(const struct plan *p)
     return product(p->kv_bytes_per_position, (uint64_t)p->n_positions);
 }
 
-static void add_up(struct plan *p)
+static void add_up(struct plan *p, const struct plan_request *r)
 {
     p->total_bytes = sum(fixed_bytes(p), kv_bytes(p));
-    p->address_bytes = sum(fixed_bytes(p), product(kv_bytes(p), (uint64_t)p->n_slots));
+    p->address_bytes = sum(sum(fixed_bytes(p), r->address_threads), product(kv_bytes(p), (uint64_t)p->n_slots));
 }
 
 static int fits(const struct plan *p, const struct plan_request *r)
@@ -87,10 +87,10 @@ static int fits(const struct plan *p, const struct plan_request *r)
     return p->total_bytes <= r->budget_bytes && p->address_bytes <= r->address_budget;
 }
 
-/* Positions of `per` bytes each beside the fixed parts; 0 when none fit. */
-static int64_t positions_within(const struct plan *p, const struct plan_request *r, uint64_t budget, uint64_t per)
+/* Positions of `per` bytes each beside what is fixed; 0 when none fit. */
+static int64_t positions_within(const struct plan_request *r, uint64_t fixed, uint64_t budget, uint64_t per)
 {
-    uint64_t fixed = fixed_bytes(p), declared = (uint64_t)r->config->n_ctx_declared;
+    uint64_t declared = (uint64_t)r->config->n_ctx_declared;
     if (fixed > budget)
         return 0;
     uint64_t n = per ? (budget - fixed) / per : declared;
@@ -99,12 +99,12 @@ static int64_t positions_within(const struct plan *p, const struct plan_request 
 
 static int64_t positions_by_memory(const struct plan *p, const struct plan_request *r)
 {
-    return positions_within(p, r, r->budget_bytes, p->kv_bytes_per_position);
+    return positions_within(r, fixed_bytes(p), r->budget_bytes, p->kv_bytes_per_position);
 }
 
 static int64_t positions_by_address(const struct plan *p, const struct plan_request *r)
 {
-    return positions_within(p, r, r->address_budget, product(p->kv_bytes_per_position, (uint64_t)p->n_slots));
+    return positions_within(r, sum(fixed_bytes(p), r->address_threads), r->address_budget, product(p->kv_bytes_per_position, (uint64_t)p->n_slots));
 }
 
 static int64_t largest_context(const struct plan *p, const struct plan_request *r)
@@ -119,12 +119,13 @@ static int refuse(const struct plan *p, const struct plan_request *r, struct err
     uint64_t free_bytes = by_memory ? r->budget_bytes : r->address_budget, device = by_memory ? r->total_bytes : r->address_limit;
     int never = p->total_bytes > device || !by_memory; /* what a process is allowed is no one else's */
     int64_t largest = largest_context(p, r);
-    char advice[200];
+    char advice[200], kept[100] = "";
+    if (!by_memory)
+        snprintf(kept, sizeof kept, "%d sequence%s reserve%s KV in full and threads take %.0f MiB. ", p->n_slots, p->n_slots == 1 ? "" : "s", p->n_slots == 1 ? "s" : "", MIB(r->address_threads));
     if (largest > 0)
-        snprintf(advice, sizeof advice, "%sThe largest context that fits is %lld: --context-length %lld", by_memory || p->n_slots == 1 ? "" : "Each sequence reserves address space for all of KV. ",
-                 (long long)largest, (long long)largest);
+        snprintf(advice, sizeof advice, "%sThe largest context that fits is %lld: --context-length %lld", kept, (long long)largest, (long long)largest);
     else if (!by_memory)
-        snprintf(advice, sizeof advice, "No context fits: raise the limit on address space");
+        snprintf(advice, sizeof advice, "%sNo context fits: raise the limit on address space", kept);
     else
         snprintf(advice, sizeof advice, never ? "No context fits: use a smaller model or quantisation" : "No context fits now: free memory or raise --memory-limit");
     return err_set(err, ERR_CAPACITY,
@@ -135,11 +136,16 @@ static int refuse(const struct plan *p, const struct plan_request *r, struct err
                    by_memory ? r->source : DEVICE_ADDRESS_SOURCE, advice);
 }
 
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
 /* Slots and snapshots, and the context in what they leave. They get a quarter of what is left to decode state: a long context is worth little where every turn starts anew. */
 static void open_context(struct plan *p, const struct plan_request *r)
 {
     uint64_t others = sum(p->weight_bytes, sum(p->workspace_bytes, p->overhead_bytes));
-    uint64_t quarter = r->budget_bytes > others ? (r->budget_bytes - others) / 4 : 0;
+    uint64_t memory = less(r->budget_bytes, others), address = less(r->address_budget, sum(others, r->address_threads)), quarter = (memory < address ? memory : address) / 4;
     int n_slots = r->n_slots > 0 ? r->n_slots : PLAN_SLOTS;
     while (r->n_slots == 0 && n_slots > 1 && product(p->state_bytes, (uint64_t)n_slots) > quarter)
         n_slots--;
@@ -160,7 +166,7 @@ static void add_slots(struct plan *p, const struct plan_request *r)
     while (r->n_slots == 0 && p->n_slots < PLAN_SLOTS) {
         struct plan more = *p;
         set_slots(&more, r, p->n_slots + 1);
-        add_up(&more);
+        add_up(&more, r);
         if (!fits(&more, r))
             return;
         *p = more;
@@ -183,7 +189,7 @@ static struct plan plan_with(const struct plan_request *r, enum kv_type type)
     set_slots(&p, r, r->n_slots > 0 ? r->n_slots : 1);
     if (r->n_positions <= 0)
         open_context(&p, r);
-    add_up(&p);
+    add_up(&p, r);
     return p;
 }
 

@@ -23,7 +23,7 @@ struct plan {
     uint64_t total_bytes;
     int64_t workspace_rows;
     uint64_t state_budget_bytes;  /* KV rows of the served context, states, snapshots and each sequence's own buffers: what decode state may take in all */
-    uint64_t address_bytes;       /* of address space, weights included: every sequence reserves KV rows for the whole served context */
+    uint64_t address_bytes;       /* of address space, weights and threads included: every sequence reserves KV rows for the whole served context */
 };
 
 struct plan_request {
@@ -38,6 +38,7 @@ struct plan_request {
     const char *source;           /* where the budget came from */
     uint64_t address_budget;      /* address space for the weights and all that comes after; UINT64_MAX when unlimited */
     uint64_t address_limit;       /* of the process, for the sentence */
+    uint64_t address_threads;     /* that stacks and such take of it, besides the plan's parts */
     int64_t workspace_rows;
     size_t scratch_bytes;         /* of the device */
 };
