@@ -21,6 +21,7 @@ struct engine_options {
     int n_parallel;              /* sequences decoded together; 0 = auto */
     int queue_max;               /* waiting requests; 0 = 64 */
     int64_t chunk_rows;          /* 0 = 512 */
+    int reader_timeout_ms;       /* a request whose events nobody takes for so long is dropped; 0 = 30 s */
 };
 
 /* Plans, opens the device, creates runner and sessions, starts the thread. Refuses by name (ERR_CAPACITY, ERR_DEVICE) before anything big is taken. The model outlives the engine. */

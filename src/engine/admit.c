@@ -1,0 +1,131 @@
+/* From the queue into a slot: which one, how far back it goes, memory for the whole turn. What does not fit beside others waits for them; what does not fit alone is refused. */
+#include "engine/engine_internal.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/slot.h"
+
+/* Rows of the output that stand for no token are never sampled. */
+static void ban_tokens(const struct engine *e, struct request *r)
+{
+    const struct vocab *v = e->model->vocab;
+    int32_t n = (int32_t)e->model->config.n_vocab;
+    for (int32_t i = 0; v && i < n; i++)
+        if (i >= vocab_n_tokens(v) || !vocab_is_emittable(v, i))
+            sampler_ban(r->sampler, i);
+}
+
+static void view_slots(const struct engine *e, const struct request *r, struct slot_view *views)
+{
+    for (int i = 0; i < e->n_slots; i++) {
+        const struct session *s = e->slots[i].session;
+        size_t held;
+        (void)session_tokens(s, &held);
+        views[i] = (struct slot_view){.is_busy = e->slots[i].request != NULL, .held = (int64_t)held, .idle_turns = e->turns - e->slots[i].last_turn};
+        if (r) {
+            views[i].common = (int64_t)session_common(s, r->prompt.data, r->prompt.len);
+            views[i].reusable = session_reusable(s, r->prompt.data, r->prompt.len);
+        }
+    }
+}
+
+struct reclaim_from {
+    struct engine *e;
+    struct slot_choice spared;
+};
+
+/* Idle sequences' memory, lowest value first, then the running ones' snapshots: what they held is read again when it is asked for. */
+static uint64_t reclaim(void *ctx, uint64_t bytes)
+{
+    const struct reclaim_from *from = ctx;
+    struct engine *e = from->e;
+    struct slot_view views[MAX_PARALLEL];
+    uint64_t given = 0;
+    view_slots(e, NULL, views);
+    views[from->spared.slot].held = 0;
+    for (int victim; given < bytes && (victim = slot_victim(views, e->n_slots, from->spared.donor)) >= 0;) {
+        given += session_give_back(e->slots[victim].session);
+        views[victim].held = 0;
+    }
+    for (int i = 0; i < e->n_slots && given < bytes; i++)
+        if (i != from->spared.slot && i != from->spared.donor)
+            given += session_drop_snapshots(e->slots[i].session);
+    return given;
+}
+
+static int open_prompt(struct engine *e, struct request *r, struct slot_choice choice, struct err *err)
+{
+    size_t marks[SNAPSHOT_MARKS];
+    struct reclaim_from from = {.e = e, .spared = choice};
+    int64_t left = e->plan.n_positions - (int64_t)r->prompt.len, asked = r->params.max_tokens;
+    r->session = e->slots[choice.slot].session;
+    r->budget = asked < 0 || asked > left ? left : asked;
+    struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = (int64_t)r->prompt.len + r->budget, .marks = marks,
+                             .donor = choice.donor >= 0 ? e->slots[choice.donor].session : NULL, .rows = e->options.chunk_rows, .least_rows = e->n_slots, .reclaim = reclaim,
+                             .reclaim_ctx = &from};
+    if (e->fork_id >= 0)
+        q.n_marks = snapshot_marks(r->prompt.data, r->prompt.len, e->fork_id, marks);
+    r->opened_ns = clock_ns();
+    return session_open(r->session, &q, &r->n_cached, err);
+}
+
+static int prepare_sampler(const struct engine *e, struct request *r, struct err *err)
+{
+    if (r->sampler)
+        return 0;
+    TRY(sampler_create(&r->params.sampling, (int32_t)e->model->config.n_vocab, r->prompt.data, r->prompt.len, &r->sampler, err));
+    ban_tokens(e, r);
+    return 0;
+}
+
+/* Takes the head of the queue when there is a slot for it; n_running counts it from now on. */
+static struct request *take_next(struct engine *e)
+{
+    struct request *r = NULL;
+    pthread_mutex_lock(&e->lock);
+    if (!e->stopping && e->n_running < e->n_slots && !(e->is_blocked && e->n_running > 0))
+        r = queue_pop(&e->queue);
+    e->n_running += r != NULL;
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
+/* Back to the head of the line, until something that runs has ended. */
+static void put_back(struct engine *e, struct request *r, int slot)
+{
+    pthread_mutex_lock(&e->lock);
+    e->slots[slot].request = NULL;
+    e->n_running--;
+    queue_unpop(&e->queue, r);
+    pthread_mutex_unlock(&e->lock);
+    e->is_blocked = 1;
+}
+
+int admit_next(struct engine *e)
+{
+    struct slot_view views[MAX_PARALLEL];
+    struct err err = {0};
+    struct request *r = take_next(e);
+    if (!r)
+        return 0;
+    view_slots(e, r, views);
+    struct slot_choice choice = slot_choose(views, e->n_slots, (int64_t)r->prompt.len);
+    pthread_mutex_lock(&e->lock);
+    e->slots[choice.slot].request = r;
+    int others = e->n_running - 1;
+    pthread_mutex_unlock(&e->lock);
+    int rc = prepare_sampler(e, r, &err);
+    if (rc == 0)
+        rc = open_prompt(e, r, choice, &err);
+    if (rc == ERR_CAPACITY && others > 0) {
+        put_back(e, r, choice.slot);
+        return 0;
+    }
+    e->slots[choice.slot].last_turn = ++e->turns;
+    request_put(r, &(struct token_event){.kind = EVENT_STARTED});
+    if (rc < 0)
+        sched_finish(e, choice.slot, FINISH_STOP, &err);
+    else if (session_unread(r->session) == 0)
+        sched_prompt_read(e, choice.slot);
+    return 1;
+}
