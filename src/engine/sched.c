@@ -125,13 +125,12 @@ static void end_over(struct engine *e, int slot)
 static void pause_reader(struct engine *e, int slot)
 {
     struct request *r = e->slots[slot].request;
-    struct err err = {0};
     if (!r->paused_ns)
         r->paused_ns = clock_ns();
     if (clock_ms_since(r->paused_ns) < e->options.reader_timeout_ms)
         return;
-    err_set(&err, ERR_LIMIT, "the answer was not read for %d s: the request was dropped", e->options.reader_timeout_ms / 1000);
-    sched_finish(e, slot, FINISH_STOP, &err);
+    log_info("a request was dropped: its answer was not read for %d s", e->options.reader_timeout_ms / 1000);
+    sched_finish(e, slot, FINISH_CANCELLED, NULL);
 }
 
 /* The parts of one batch, and whose they are: first those that generate, then those that read. */
