@@ -69,6 +69,19 @@ static int open_prompt(struct engine *e, struct request *r, struct slot_choice c
     return session_open(r->session, &q, &r->n_cached, err);
 }
 
+/* A copy takes a second state: where there is no memory for it, the donor itself goes on, or, busy, what it holds is read again. */
+static struct slot_choice without_copy(const struct engine *e, struct slot_choice choice)
+{
+    return (struct slot_choice){e->slots[choice.donor].request ? choice.slot : choice.donor, -1};
+}
+
+static void occupy(struct engine *e, int slot, struct request *r)
+{
+    pthread_mutex_lock(&e->lock);
+    e->slots[slot].request = r;
+    pthread_mutex_unlock(&e->lock);
+}
+
 static int prepare_sampler(const struct engine *e, struct request *r, struct err *err)
 {
     if (r->sampler)
@@ -101,6 +114,14 @@ static void put_back(struct engine *e, struct request *r, int slot)
     e->is_blocked = 1;
 }
 
+static int n_running(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    int n = e->n_running;
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}
+
 int admit_next(struct engine *e)
 {
     struct slot_view views[MAX_PARALLEL];
@@ -110,14 +131,17 @@ int admit_next(struct engine *e)
         return 0;
     view_slots(e, r, views);
     struct slot_choice choice = slot_choose(views, e->n_slots, (int64_t)r->prompt.len);
-    pthread_mutex_lock(&e->lock);
-    e->slots[choice.slot].request = r;
-    int others = e->n_running - 1;
-    pthread_mutex_unlock(&e->lock);
+    occupy(e, choice.slot, r);
     int rc = prepare_sampler(e, r, &err);
     if (rc == 0)
         rc = open_prompt(e, r, choice, &err);
-    if (rc == ERR_CAPACITY && others > 0) {
+    if (rc == ERR_CAPACITY && choice.donor >= 0) {
+        occupy(e, choice.slot, NULL);
+        choice = without_copy(e, choice);
+        occupy(e, choice.slot, r);
+        rc = open_prompt(e, r, choice, &err);
+    }
+    if (rc == ERR_CAPACITY && n_running(e) > 1) {
         put_back(e, r, choice.slot);
         return 0;
     }
