@@ -1,13 +1,11 @@
 /* Opening a device and its memory. The only file that knows the backends. */
 #include "compute/device.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include "compute/cpu/cpu.h"
+#include "compute/memory.h"
 
 int device_open(const struct device_options *options, struct device **out, struct err *err)
 {
@@ -45,58 +43,12 @@ const char *const *device_cpu_rungs(void)
     return cpu_rungs();
 }
 
-/* "Name:   123 kB" of /proc/meminfo, in bytes; 0 when it is not there. */
-static uint64_t meminfo(const char *name)
-{
-    char line[256];
-    uint64_t bytes = 0;
-    FILE *file = fopen("/proc/meminfo", "r");
-    if (!file)
-        return 0;
-    size_t n = strlen(name);
-    while (fgets(line, sizeof line, file))
-        if (strncmp(line, name, n) == 0 && line[n] == ':') {
-            bytes = strtoull(line + n + 1, NULL, 10) * 1024;
-            break;
-        }
-    fclose(file);
-    return bytes;
-}
-
-static uint64_t read_number(const char *path)
-{
-    char text[64] = "";
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return UINT64_MAX;
-    char *line = fgets(text, sizeof text, file);
-    fclose(file);
-    return line && text[0] >= '0' && text[0] <= '9' ? strtoull(text, NULL, 10) : UINT64_MAX;
-}
-
 int device_memory(const struct device *dev, struct device_memory *out, struct err *err)
 {
-    static const char *const groups[2][2] = {
-        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-        {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"},
-    };
+    struct rlimit limit;
     (void)dev;
-    struct device_memory m = {.total = meminfo("MemTotal"), .free = meminfo("MemAvailable"), .source = "MemAvailable"};
-    if (!m.total || !m.free)
-        return err_set(err, ERR_IO, "/proc/meminfo does not tell how much memory is free; say --memory-limit SIZE");
-    for (int i = 0; i < 2; i++) {
-        uint64_t limit = read_number(groups[i][0]), used = read_number(groups[i][1]);
-        if (limit >= m.total || used == UINT64_MAX)
-            continue;
-        uint64_t left = limit > used ? limit - used : 0;
-        if (left < m.free) {
-            m.free = left;
-            m.source = "cgroup memory limit";
-        }
-        m.total = limit;
-    }
-    *out = m;
-    return 0;
+    int limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    return memory_survey("", limited ? (uint64_t)limit.rlim_cur : UINT64_MAX, out, err);
 }
 
 void *device_alloc(struct device *dev, enum mem_label label, size_t bytes)

@@ -41,10 +41,15 @@ void device_close(struct device *dev);
 /* Scratch bytes that device_open will take for these options: part of the plan. */
 size_t device_scratch_bytes(const struct device_options *options);
 
-/* What the device has and what is free of it now, in bytes: for the CPU, the least of physical memory available and the cgroup's limit less its use. */
+/* What the device has and what is free of it now, in bytes. For the CPU: the least of what the machine has available, of what every memory cgroup above this process leaves
+ * (file pages that can be dropped count as free, as the machine's do), and of the address space that the process may still take. */
+#define DEVICE_ADDRESS_SOURCE "ulimit -v"
 struct device_memory {
     uint64_t total, free;
-    const char *source; /* "MemAvailable", "cgroup memory.max", ... */
+    const char *source;          /* what leaves the least: "MemAvailable", "cgroup memory.max", "cgroup memory.limit_in_bytes", DEVICE_ADDRESS_SOURCE */
+    uint64_t memory_total, memory_free; /* the same without the address space, of which mapped files take and pages do not */
+    const char *memory_source;
+    uint64_t address_limit, address_free; /* UINT64_MAX when unlimited */
 };
 int device_memory(const struct device *dev, struct device_memory *out, struct err *err) MUST_CHECK;
 
