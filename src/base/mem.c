@@ -19,6 +19,7 @@ struct header {            /* right before every block; 16 bytes keep malloc's a
 static atomic_size_t counted[MEM_N_LABELS];
 static atomic_size_t total;
 static atomic_size_t ceiling = SIZE_MAX;
+static atomic_size_t withheld[MEM_N_LABELS]; /* SIZE_MAX less the label's limit: zero = none */
 static atomic_size_t fail_above = SIZE_MAX;
 static atomic_long fail_nth;
 
@@ -41,7 +42,12 @@ static int budget_take(enum mem_label label, size_t bytes)
         atomic_fetch_sub(&total, bytes);
         return ERR_NO_MEMORY;
     }
-    atomic_fetch_add(&counted[label], bytes);
+    size_t held = atomic_fetch_add(&counted[label], bytes), most = SIZE_MAX - atomic_load_explicit(&withheld[label], memory_order_relaxed);
+    if (held > most || bytes > most - held) {
+        atomic_fetch_sub(&counted[label], bytes);
+        atomic_fetch_sub(&total, bytes);
+        return ERR_NO_MEMORY;
+    }
     return 0;
 }
 
@@ -215,4 +221,9 @@ void mem_fail_nth(long n)
 void mem_fail_above(size_t bytes)
 {
     atomic_store(&fail_above, bytes ? bytes : SIZE_MAX);
+}
+
+void mem_set_limit(enum mem_label label, size_t bytes)
+{
+    atomic_store(&withheld[label], SIZE_MAX - bytes);
 }

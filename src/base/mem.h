@@ -59,6 +59,9 @@ void mem_set_ceiling(size_t bytes);
 void mem_fail_nth(long n);              /* the n-th allocation from now on (1 = the next) fails, once */
 void mem_fail_above(size_t bytes);      /* every allocation of more than this fails */
 
+/* The most that a label may hold: a part of the plan that its owner must live within. SIZE_MAX = off. */
+void mem_set_limit(enum mem_label label, size_t bytes);
+
 /* Checked arithmetic for sizes that come from outside: 1 on overflow. */
 static inline int size_mul(uint64_t a, uint64_t b, uint64_t *out)
 {

@@ -1,4 +1,5 @@
 /* apr: finds the verb, reads its options, runs it, and turns what came of it into words and an exit status. The only file that ends the process. */
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "cli/cli.h"
+#include "cli/common.h"
 #include "gguf/gguf.h"
 
 int cli_usage(struct cli *c, const char *format, ...)
@@ -53,6 +54,15 @@ static void catch_bus_errors(void)
     sigaction(SIGBUS, &action, NULL);
 }
 
+/* A standard stream that was closed would lend its number to the next file, socket or queue, and what is written for people would go there. Its place is taken the wrong way
+ * round, so that using the stream stays the error that it was. */
+static void hold_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            return;
+}
+
 static int exit_status(const struct cli *c)
 {
     if (c->usage)
@@ -60,17 +70,22 @@ static int exit_status(const struct cli *c)
     return c->err.code == ERR_DEVICE ? EXIT_DEVICE : EXIT_FAILED;
 }
 
-/* The error as words, and as a JSON document where one is expected. Returns the exit status. */
+/* The error as words, and as a JSON document where one is expected. The message may quote what a file or a caller put there: bytes of any kind. Returns the exit status. */
 static int report(const struct cli *c, int json)
 {
     int status = exit_status(c);
+    size_t n = strlen(c->err.message);
     struct buf out;
-    fprintf(stderr, "apr: %s\n", c->err.message);
+    fputs("apr: ", stderr);
+    cli_write_safe(stderr, c->err.message, n);
+    putc('\n', stderr);
     if (!json)
         return status;
+    json_t *message = cli_json_text(c->err.message, n);
     buf_init(&out, MEM_OTHER, 1 << 16);
     buf_addf(&out, "{\"error\": {\"kind\": \"%s\", \"message\": ", c->usage ? "usage" : err_kind(c->err.code));
-    json_write_string(&out, c->err.message, strlen(c->err.message), 0);
+    json_write_string(&out, message ? json_string_value(message) : "", message ? json_string_length(message) : 0, 0);
+    json_decref(message);
     buf_addf(&out, ", \"exit_code\": %d}}\n", status);
     fwrite(buf_str(&out), 1, out.len, stdout);
     buf_free(&out);
@@ -207,6 +222,7 @@ static int wants_json(int argc, char **argv)
 int main(int argc, char **argv)
 {
     static struct cli c;
+    hold_standard_streams();
     json_use_mem();
     catch_bus_errors();
     setlocale(LC_CTYPE, "");

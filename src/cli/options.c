@@ -34,6 +34,8 @@ const struct opt_spec cli_options[N_OPTIONS] = {
     [O_MEMORY_LIMIT] = {"memory-limit", 0, OPT_SIZE, 1, 0, NULL, "what is free", COMPUTING | VERB_PLAN, "SIZE", "bytes that model work may take in all, as 512M or 8GiB"},
     [O_CACHE_TYPE] = {"cache-type", 0, OPT_CHOICE, 0, 0, "auto|f32|f16|q8_0", "auto: f32 where it fits, else f16", COMPUTING | VERB_PLAN, NULL,
                       "how cached keys and values are kept; q8_0 is the smallest and the least exact"},
+    [O_DEBUG] = {"debug", 0, OPT_LIST, 0, 0, NULL, "none", VERB_RUN | VERB_CHAT | VERB_SERVE, "FAULT=N",
+                 "make memory run out once the model is ready: alloc-ceiling=SIZE more in all, alloc-fail-above=SIZE at once, alloc-fail-nth=N"},
     [O_THREADS] = {"threads", 't', OPT_INT, 1, 1024, NULL, "physical cores this process may use", COMPUTING | VERB_PLAN, "N", "compute threads"},
     [O_CPU_RUNG] = {"cpu-rung", 0, OPT_STRING, 0, 0, NULL, "the best this machine runs", COMPUTING, "NAME", "instruction set of the kernels: see `apr devices`"},
     [O_EXACT] = {"exact", 0, OPT_FLAG, 0, 0, NULL, NULL, COMPUTING, NULL, "f32 activations everywhere: slower, the reference arithmetic"},

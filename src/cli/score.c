@@ -35,6 +35,7 @@ int score_reserve(struct scorer *s, int64_t n_positions)
     TRY(device_open(&options.device, &s->device, &c->err));
     cli_print_backend(s->device);
     TRY(runner_create(s->model, s->device, s->n_rows, s->n_rows, &s->runner, &c->err));
+    TRY(runner_reserve_rows(s->runner, s->n_rows, &c->err));
     TRY(state_create(k, s->device, plan.cache_type, n_positions, &s->state, &c->err));
     return state_reserve(s->state, n_positions, &c->err);
 }

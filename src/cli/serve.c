@@ -15,6 +15,7 @@ struct server {
     struct sample_params sampling;
     struct logit_bias bias[OPT_LIST_MAX];
     struct buf key;
+    FILE *lines; /* where the start-up lines go: standard output, which --json keeps for its one document */
 };
 
 /* The key's file holds it in its first line. */
@@ -45,7 +46,7 @@ static int check_usage(struct cli *c)
         return cli_usage(c, "--host: the address is empty");
     if (o[O_ALIAS].set && !*o[O_ALIAS].s)
         return cli_usage(c, "--alias: the name is empty");
-    return 0;
+    return cli_check_faults(c);
 }
 
 static void print_plan(const struct plan *plan)
@@ -68,9 +69,9 @@ static int start(struct server *s)
     TRY(read_key(s));
     TRY(cli_load_model(c, 0, &s->model));
     const struct model *m = s->model;
-    cli_print_device_line(stdout, &s->device, m);
-    printf("GGUF loaded: %zu tensors, %zu metadata entries\n", gguf_n_tensors(m->file), gguf_n_kv(m->file));
-    fflush(stdout);
+    cli_print_device_line(s->lines, &s->device, m);
+    fprintf(s->lines, "GGUF loaded: %zu tensors, %zu metadata entries\n", gguf_n_tensors(m->file), gguf_n_kv(m->file));
+    fflush(s->lines);
     if (c->o[O_TEMPLATE_FILE].set)
         TRY(prompt_load_template(c, m->file, m->vocab, &s->template_file));
     TRY(cli_sampling(c, m, s->bias, &s->sampling));
@@ -78,16 +79,19 @@ static int start(struct server *s)
     TRY(engine_start(m, &options, &s->engine, &c->err));
     cli_print_backend(engine_device(s->engine));
     print_plan(engine_plan(s->engine));
-    printf("Model ready: Qwen3.5 hybrid, %d layers resident on the CPU, declared context %lld tokens, serving %lld\n", m->config.n_layer, (long long)m->config.n_ctx_declared,
-           (long long)engine_context(s->engine));
-    fflush(stdout);
-    return 0;
+    fprintf(s->lines, "Model ready: Qwen3.5 hybrid, %d layers resident on the CPU, declared context %lld tokens, serving %lld\n", m->config.n_layer,
+            (long long)m->config.n_ctx_declared, (long long)engine_context(s->engine));
+    fflush(s->lines);
+    return cli_set_faults(c);
 }
 
 static void on_listening(void *ctx, const char *url)
 {
-    (void)ctx;
-    printf("listening on %s\n", url);
+    const struct server *s = ctx;
+    fprintf(s->lines, "listening on %s\n", url);
+    fflush(s->lines);
+    if (s->c->o[O_JSON].set)
+        printf("{\"url\": \"%s\", \"context\": %lld}\n", url, (long long)engine_context(s->engine));
     fflush(stdout);
 }
 
@@ -110,12 +114,12 @@ static int serve(struct server *s)
     options.enable_thinking = o[O_THINK].set ? 1 : o[O_NO_THINK].set ? 0 : -1;
     options.chat = s->template_file;
     options.sampling = &s->sampling;
-    return serve_run(s->engine, &options, on_listening, NULL, &s->c->err);
+    return serve_run(s->engine, &options, on_listening, s, &s->c->err);
 }
 
 int verb_serve_run(struct cli *c)
 {
-    struct server s = {.c = c};
+    struct server s = {.c = c, .lines = c->o[O_JSON].set ? stderr : stdout};
     if (c->o[O_LIST_DEVICES].set)
         return cli_list_devices(c);
     TRY(check_usage(c));

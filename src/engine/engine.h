@@ -22,6 +22,7 @@ struct engine_options {
     int cache_type;              /* enum kv_type of the KV rows; -1 = auto: f32 where it fits, else f16 */
     int queue_max;               /* waiting requests; 0 = 64 */
     int64_t chunk_rows;          /* 0 = 512 */
+    int reader_timeout_ms;       /* a request whose events nobody takes for so long is dropped; 0 = 30 s */
 };
 
 /* Plans, opens the device, creates runner and sessions, starts the thread. Refuses by name (ERR_CAPACITY, ERR_DEVICE) before anything big is taken. The model outlives the engine. */

@@ -50,6 +50,11 @@ void request_unref(struct request *r)
     mem_free(r);
 }
 
+int request_is_over(const struct request *r)
+{
+    return atomic_load(&r->cancel) || (r->params.deadline_s > 0 && clock_ms_since(r->submitted_ns) > r->params.deadline_s * 1e3);
+}
+
 int request_has_room(struct request *r, int n)
 {
     pthread_mutex_lock(&r->lock);
@@ -98,14 +103,7 @@ void request_release(struct request *r)
 
 int request_wait(struct request *r, int timeout_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000L;
-    }
+    struct timespec until = clock_after(timeout_ms);
     pthread_mutex_lock(&r->lock);
     int rc = 0;
     while (r->count == 0 && rc != ETIMEDOUT)

@@ -28,17 +28,19 @@ struct request {
     /* The engine thread's. */
     struct sampler *sampler;
     struct session *session;
-    int is_reading;                /* its prompt: not to be stepped yet */
     int64_t n_generated, budget;
     int64_t n_cached;
     double prefill_ms;
-    uint64_t submitted_ns, decode_start_ns;
+    uint64_t submitted_ns, opened_ns, decode_start_ns;
+    uint64_t paused_ns;            /* since when its reader takes nothing; 0 = it does */
     int32_t last;                  /* sampled, not yet read by the model */
 };
 
 int request_create(const struct request_params *params, struct engine *e, struct request **out, struct err *err) MUST_CHECK;
 void request_unref(struct request *r);
 
+/* Its client left, or its deadline is past. */
+int request_is_over(const struct request *r);
 /* Whether `n` more events fit now. */
 int request_has_room(struct request *r, int n);
 /* Puts an event; a last event always finds room. Wakes the consumer. */

@@ -1,6 +1,8 @@
 /* Keeping snapshots. Invariant: positions ascend strictly, and each is a prefix of the tokens its session holds. */
 #include "engine/snapshot.h"
 
+#define NEARLY_FREE 64 /* tokens: reading so few again is no loss, however near the end it happens */
+
 void snapshots_init(struct snapshots *set, int max)
 {
     *set = (struct snapshots){.max = max < 0 ? 0 : max > SNAPSHOTS_MAX ? SNAPSHOTS_MAX : max};
@@ -17,7 +19,7 @@ void snapshots_clear(struct snapshots *set)
     snapshots_cut(set, -1);
 }
 
-const struct state_snapshot *snapshots_newest(const struct snapshots *set, int64_t position)
+struct state_snapshot *snapshots_newest(const struct snapshots *set, int64_t position)
 {
     int i = set->n;
     while (i > 0 && state_snapshot_position(set->at[i - 1]) > position)
@@ -32,22 +34,28 @@ int snapshots_wanted(const struct snapshots *set, int64_t position)
     return position - state_snapshot_position(set->at[set->n - 1]) >= SNAPSHOT_MIN_GAP;
 }
 
-int snapshot_victim(const int64_t *positions, int n)
+int snapshot_victim(const int64_t *positions, int n, int64_t length)
 {
     int best = 0;
-    for (int i = 1; i < n; i++)
-        if (positions[i] - positions[i - 1] < positions[best] - (best ? positions[best - 1] : 0))
+    double best_value = 0;
+    for (int i = 0; i + 1 < n; i++) {
+        int64_t before = i ? positions[i - 1] : 0, gap = positions[i + 1] - before; /* tokens between the two that stay */
+        double value = (double)gap / (double)(length - before + NEARLY_FREE);
+        if (i == 0 || value < best_value) {
             best = i;
+            best_value = value;
+        }
+    }
     return best;
 }
 
-/* Takes one out of a full set, for its memory. */
-static struct state_snapshot *take_victim(struct snapshots *set)
+/* Takes one out of a full set. */
+static struct state_snapshot *take_victim(struct snapshots *set, int64_t length)
 {
     int64_t positions[SNAPSHOTS_MAX];
     for (int i = 0; i < set->n; i++)
         positions[i] = state_snapshot_position(set->at[i]);
-    int victim = snapshot_victim(positions, set->n);
+    int victim = snapshot_victim(positions, set->n, length);
     struct state_snapshot *taken = set->at[victim];
     set->n--;
     for (int i = victim; i < set->n; i++)
@@ -62,12 +70,37 @@ void snapshots_keep(struct snapshots *set, const struct state *s)
     if (set->max == 0 || state_length(s) == 0 || (set->n > 0 && state_snapshot_position(set->at[set->n - 1]) == state_length(s)))
         return;
     if (set->n == set->max) {
-        snapshot = take_victim(set);
-        state_snapshot_update(snapshot, s);
-    } else if (state_snapshot_take(s, &snapshot, &ignored) < 0) {
-        return;
+        snapshot = take_victim(set, state_length(s));
+        if (state_snapshot_is_shared(snapshot)) {
+            state_snapshot_free(snapshot);
+            snapshot = NULL;
+        } else {
+            state_snapshot_update(snapshot, s);
+        }
     }
-    set->at[set->n++] = snapshot;
+    if (snapshot || state_snapshot_take(s, &snapshot, &ignored) == 0)
+        set->at[set->n++] = snapshot;
+}
+
+void snapshots_share(struct snapshots *to, const struct snapshots *from, int64_t position)
+{
+    for (int i = 0; i < from->n && to->n < to->max && state_snapshot_position(from->at[i]) <= position; i++)
+        to->at[to->n++] = state_snapshot_ref(from->at[i]);
+}
+
+uint64_t snapshots_drop(struct snapshots *set)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i + 1 < set->n; i++) {
+        if (!state_snapshot_is_shared(set->at[i]))
+            bytes += state_snapshot_bytes(set->at[i]);
+        state_snapshot_free(set->at[i]);
+    }
+    if (set->n > 1) {
+        set->at[0] = set->at[set->n - 1];
+        set->n = 1;
+    }
+    return bytes;
 }
 
 size_t snapshot_marks(const int32_t *ids, size_t n, int32_t fork, size_t out[SNAPSHOT_MARKS])

@@ -7,7 +7,7 @@
 #define SNAPSHOTS_MAX 16
 #define SNAPSHOT_MIN_GAP 32    /* tokens: reading fewer again costs no more than the extra pass that stopping for a snapshot takes */
 #define SNAPSHOT_MIN_POSITION 8 /* the same for the first */
-#define SNAPSHOT_INTERVAL 4096 /* tokens: long prompts have one at least so often */
+#define SNAPSHOT_INTERVAL 512 /* tokens: long prompts have one so often, until the set is full */
 #define SNAPSHOT_MARKS 4
 
 struct snapshots {
@@ -20,14 +20,20 @@ void snapshots_clear(struct snapshots *set);
 /* Drops what lies above `position`: the tokens there are no longer those that were read. */
 void snapshots_cut(struct snapshots *set, int64_t position);
 /* The newest at or below `position`; NULL when there is none. */
-const struct state_snapshot *snapshots_newest(const struct snapshots *set, int64_t position);
+struct state_snapshot *snapshots_newest(const struct snapshots *set, int64_t position);
 /* Is it worth stopping at `position`, above all that are held, to take one? */
 int snapshots_wanted(const struct snapshots *set, int64_t position);
 /* Takes one where the state is now, unless there is one, in place of the one that is missed least when the set is full. Without memory for it there is just none. */
 void snapshots_keep(struct snapshots *set, const struct state *s);
 
-/* Which of n ascending positions to give up: the one whose loss costs the fewest tokens to read again. Pure. */
-int snapshot_victim(const int64_t *positions, int n);
+/* Copies the references of those at or below `position` into an empty set. */
+void snapshots_share(struct snapshots *to, const struct snapshots *from, int64_t position);
+/* Lets go of all but the newest; returns the bytes that nobody holds any more. */
+uint64_t snapshots_drop(struct snapshots *set);
+
+/* Which of n >= 1 ascending positions to give up in a timeline of `length` tokens: never the last, else the one whose neighbours are closest together for their distance from the
+ * end, so that those kept grow sparser towards the beginning but reach back to it: to go back d tokens reads about a fixed share of d again. Pure. */
+int snapshot_victim(const int64_t *positions, int n, int64_t length);
 
 /* Where a conversation forks: before its second `fork` token (the end of the system and tools block) and before the last three (last user and assistant turns). Ascending
  * positions, at most SNAPSHOT_MARKS; returns how many. Pure. */

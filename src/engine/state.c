@@ -15,10 +15,12 @@ struct state {
     void **arrays;                /* [2 * n_full]: k and v of each full layer */
     void *recurrent;              /* conv and s of all linear layers; NULL before the first reserve */
     size_t recurrent_bytes;
+    struct state_attempts attempts;
 };
 
 struct state_snapshot {
     int64_t position;
+    int references;
     struct device *dev;
     void *data;
     size_t bytes;
@@ -110,9 +112,22 @@ int64_t grown_capacity(int64_t positions, int64_t min_capacity, int64_t served)
     return capacity < positions ? positions : capacity;
 }
 
+const struct state_attempts *state_attempts(const struct state *s)
+{
+    return &s->attempts;
+}
+
+uint64_t state_missing_bytes(const struct state *s, int64_t positions)
+{
+    int64_t rows = positions > s->seq.capacity ? positions - s->seq.capacity : 0;
+    return (uint64_t)(2 * s->config.n_full) * (uint64_t)rows * s->row_bytes + (s->recurrent ? 0 : s->recurrent_bytes);
+}
+
 /* Commits every array up to `capacity` positions, or leaves all as they were. */
 static int commit_to(struct state *s, int64_t capacity)
 {
+    if (s->attempts.n < (int)(sizeof s->attempts.capacity / sizeof *s->attempts.capacity))
+        s->attempts.capacity[s->attempts.n++] = capacity;
     size_t from = (size_t)s->seq.capacity * s->row_bytes, to = (size_t)capacity * s->row_bytes;
     for (int i = 0; i < 2 * s->config.n_full; i++) {
         int rc = device_commit(s->dev, MEM_STATE, s->arrays[i], from, to);
@@ -151,7 +166,7 @@ static int prepare(struct state *s, int64_t positions, struct err *err)
 
 int state_reserve_exact(struct state *s, int64_t positions, struct err *err)
 {
-    TRY(prepare(s, positions, err));
+    TRY(prepare(s, positions, err)); /* its attempt follows those of the reserve that failed */
     if (positions > s->seq.capacity && commit_to(s, positions) < 0)
         return refuse(s, positions, err);
     return 0;
@@ -159,6 +174,7 @@ int state_reserve_exact(struct state *s, int64_t positions, struct err *err)
 
 int state_reserve(struct state *s, int64_t positions, struct err *err)
 {
+    s->attempts.n = 0;
     TRY(prepare(s, positions, err));
     if (positions <= s->seq.capacity)
         return 0;
@@ -199,20 +215,6 @@ void state_release(struct state *s)
     s->recurrent = NULL;
 }
 
-int state_copy(struct state *to, const struct state *from, struct err *err)
-{
-    int64_t n = from->seq.length;
-    TRY(state_reserve(to, n > 0 ? n : 1, err));
-    for (int i = 0; i < 2 * from->config.n_full; i++)
-        device_copy(to->dev, to->arrays[i], from->arrays[i], (size_t)n * from->row_bytes);
-    if (from->recurrent)
-        device_copy(to->dev, to->recurrent, from->recurrent, from->recurrent_bytes);
-    else
-        device_zero(to->dev, to->recurrent, to->recurrent_bytes);
-    to->seq.length = n;
-    return 0;
-}
-
 int state_snapshot_take(const struct state *s, struct state_snapshot **out, struct err *err)
 {
     struct state_snapshot *snapshot = mem_alloc(MEM_STATE, sizeof *snapshot);
@@ -224,7 +226,7 @@ int state_snapshot_take(const struct state *s, struct state_snapshot **out, stru
         return err_set(err, ERR_NO_MEMORY, "out of memory for a snapshot of %zu bytes", s->recurrent_bytes);
     }
     device_copy(s->dev, data, s->recurrent, s->recurrent_bytes);
-    *snapshot = (struct state_snapshot){.position = s->seq.length, .dev = s->dev, .data = data, .bytes = s->recurrent_bytes};
+    *snapshot = (struct state_snapshot){.position = s->seq.length, .references = 1, .dev = s->dev, .data = data, .bytes = s->recurrent_bytes};
     *out = snapshot;
     return 0;
 }
@@ -237,10 +239,31 @@ void state_snapshot_update(struct state_snapshot *snapshot, const struct state *
 
 void state_snapshot_free(struct state_snapshot *snapshot)
 {
-    if (!snapshot)
+    if (!snapshot || --snapshot->references > 0)
         return;
     device_free(snapshot->dev, snapshot->data);
     mem_free(snapshot);
+}
+
+struct state_snapshot *state_snapshot_ref(struct state_snapshot *snapshot)
+{
+    snapshot->references++;
+    return snapshot;
+}
+
+int state_snapshot_is_shared(const struct state_snapshot *snapshot)
+{
+    return snapshot->references > 1;
+}
+
+uint64_t state_snapshot_bytes(const struct state_snapshot *snapshot)
+{
+    return snapshot->bytes;
+}
+
+const void *state_snapshot_data(const struct state_snapshot *snapshot)
+{
+    return snapshot->data;
 }
 
 int64_t state_snapshot_position(const struct state_snapshot *snapshot)
@@ -254,5 +277,17 @@ int state_rewind(struct state *s, const struct state_snapshot *snapshot, struct 
         return err_set(err, ERR_INVALID, "a snapshot of position %lld cannot be restored at length %lld", (long long)snapshot->position, (long long)s->seq.length);
     device_copy(s->dev, s->recurrent, snapshot->data, snapshot->bytes);
     s->seq.length = snapshot->position;
+    return 0;
+}
+
+int state_fork(struct state *to, const struct state *from, const struct state_snapshot *snapshot, struct err *err)
+{
+    int64_t n = snapshot ? snapshot->position : from->seq.length;
+    if (n > from->seq.length || n > to->seq.capacity || !to->recurrent || !from->recurrent)
+        return err_set(err, ERR_INVALID, "a sequence of %lld positions cannot become one of %lld", (long long)n, (long long)to->seq.capacity);
+    for (int i = 0; i < 2 * from->config.n_full; i++)
+        device_copy(to->dev, to->arrays[i], from->arrays[i], (size_t)n * from->row_bytes);
+    device_copy(to->dev, to->recurrent, snapshot ? snapshot->data : from->recurrent, to->recurrent_bytes);
+    to->seq.length = n;
     return 0;
 }

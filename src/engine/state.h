@@ -20,6 +20,15 @@ uint64_t state_bytes(const struct state *s);   /* committed now */
 /* MIN_CAPACITY doubled until it covers `positions`, clamped to `served`, never below `positions`. Pure. */
 int64_t grown_capacity(int64_t positions, int64_t min_capacity, int64_t served);
 
+/* The capacities that the last reserve tried to commit, in order. */
+struct state_attempts {
+    int n;
+    int64_t capacity[4];
+};
+const struct state_attempts *state_attempts(const struct state *s);
+/* Bytes that `positions` need beyond what is committed now. */
+uint64_t state_missing_bytes(const struct state *s, int64_t positions);
+
 /* Room for `positions`: [headroom, exact] as the contract's section 2 says, with its notice line when the headroom failed. Keeps what the state holds; never re-prefills.
  * ERR_CONTEXT_LENGTH above the served context, ERR_CAPACITY by name when the exact size fails too. */
 int state_reserve(struct state *s, int64_t positions, struct err *err) MUST_CHECK;
@@ -32,17 +41,22 @@ void state_reset(struct state *s);
 void state_shrink(struct state *s, int64_t positions);
 /* Empty, and all memory given back. */
 void state_release(struct state *s);
-/* to becomes what from is (same model and device). */
-int state_copy(struct state *to, const struct state *from, struct err *err) MUST_CHECK;
-
-/* The recurrent part alone, for snapshots: copied out of and into a live state; KV rows above are cut. bytes = plan_state_bytes. */
+/* The recurrent part alone, for snapshots: copied out of and into a live state; KV rows above are cut. bytes = plan_state_bytes. Shared by whoever holds a reference, and then
+ * never changed. */
 struct state_snapshot;
 int state_snapshot_take(const struct state *s, struct state_snapshot **out, struct err *err) MUST_CHECK;
-/* The snapshot becomes that of where the state is now; it was taken of a state of the same model. */
+/* The snapshot, of which there is one reference, becomes that of where the state is now; it was taken of a state of the same model. */
 void state_snapshot_update(struct state_snapshot *snapshot, const struct state *s);
-void state_snapshot_free(struct state_snapshot *snapshot);
+struct state_snapshot *state_snapshot_ref(struct state_snapshot *snapshot);
+int state_snapshot_is_shared(const struct state_snapshot *snapshot);
+void state_snapshot_free(struct state_snapshot *snapshot); /* lets go of one reference */
 int64_t state_snapshot_position(const struct state_snapshot *snapshot);
+uint64_t state_snapshot_bytes(const struct state_snapshot *snapshot);
+const void *state_snapshot_data(const struct state_snapshot *snapshot);
 /* The state goes back to the snapshot's position: position <= length of s, whose rows below are the same tokens (the caller's duty). */
 int state_rewind(struct state *s, const struct state_snapshot *snapshot, struct err *err) MUST_CHECK;
+
+/* to becomes what from was at the snapshot (NULL: what it is now): rows are copied, from is left as it is. Same model, device and row type; to has room for them already. */
+int state_fork(struct state *to, const struct state *from, const struct state_snapshot *snapshot, struct err *err) MUST_CHECK;
 
 #endif

@@ -26,9 +26,9 @@ static int check_batch(const struct runner *r, const struct batch_span *spans, i
         rows += s->n;
         logit_rows += s->n_logits;
     }
-    if (rows > r->max_rows || logit_rows > r->max_logit_rows)
+    if (rows > r->rows || logit_rows > r->max_logit_rows)
         return err_set(err, ERR_INVALID, "a batch of %lld rows and %lld rows of logits; the workspace holds %lld and %lld", (long long)rows, (long long)logit_rows,
-                       (long long)r->max_rows, (long long)r->max_logit_rows);
+                       (long long)r->rows, (long long)r->max_logit_rows);
     *n_rows = rows;
     return 0;
 }

@@ -20,7 +20,8 @@ struct batch_span {
     int64_t n_logits;             /* logits of the last n_logits rows: 0, 1 or up to n */
 };
 
-/* Workspace of one device for batches of up to max_rows rows and max_logit_rows rows of logits. Owned by the engine thread. */
+/* Workspace of one device for batches of up to max_rows rows and max_logit_rows rows of logits. Address space only, until runner_reserve_rows commits rows. Owned by the engine
+ * thread. */
 struct runner;
 
 int runner_create(const struct model *m, struct device *dev, int64_t max_rows, int64_t max_logit_rows, struct runner **out, struct err *err) MUST_CHECK;
@@ -29,6 +30,13 @@ size_t runner_workspace_bytes(const struct model_config *c, int64_t max_rows, in
 const struct model *runner_model(const struct runner *r);
 struct device *runner_device(const struct runner *r);
 int64_t runner_max_rows(const struct runner *r);
+int64_t runner_max_logit_rows(const struct runner *r);
+/* Rows that a batch may have now. */
+int64_t runner_rows(const struct runner *r);
+/* Room for batches of `rows` rows (at most max_rows). ERR_CAPACITY, naming rows and bytes, leaves what there was. */
+int runner_reserve_rows(struct runner *r, int64_t rows, struct err *err) MUST_CHECK;
+/* Gives the rows above `rows` back; returns the bytes. */
+uint64_t runner_trim_rows(struct runner *r, int64_t rows);
 
 /* Runs the batch: every span's state moves on by n. Logits come out span by span, row by row: *logits points into the workspace, [sum n_logits][n_vocab], host readable, valid
  * until the next forward. ERR_INVALID before anything is touched: no rows, too many, an id outside the vocabulary, capacity. */

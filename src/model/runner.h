@@ -6,7 +6,7 @@
 
 #define MAX_SPANS 256
 
-/* Activations, [rows][...] each. `wide` serves in turn what is never needed together. */
+/* Activations, [rows][...] each, of which the first `rows` of the runner are committed. `wide` serves in turn what is never needed together. */
 struct workspace {
     float *x, *h, *mix;          /* [d_model] residual stream, normed input, a block's output */
     float *qkv, *conv;           /* [n_channel] or [2 q] */
@@ -24,11 +24,23 @@ struct workspace {
     float *last, *logits;        /* [logit rows][d_model], [logit rows][n_vocab] */
 };
 
+#define WORKSPACE_ARRAYS 32
+
+/* One array of the workspace: a reservation for max_rows rows. */
+struct workspace_array {
+    size_t field;                /* of the pointer in struct workspace */
+    size_t row_bytes;
+    void *base;
+};
+
 struct runner {
     const struct model *m;
     struct device *dev;
     int64_t max_rows, max_logit_rows;
-    void *memory;
+    int64_t rows;                /* committed in every array */
+    struct workspace_array arrays[WORKSPACE_ARRAYS];
+    int n_arrays;
+    void *logit_memory;          /* first_slot, last, logits */
     struct workspace ws;
     double *rope_freq;           /* [n_rot / 2] */
     forward_trace *trace;

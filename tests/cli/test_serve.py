@@ -85,6 +85,42 @@ class Start(unittest.TestCase):
         self.assertIn(f"127.0.0.1:{port}", done.stderr.decode().replace(" port ", ":"))
         self.assertEqual(done.stderr.count(b"\n"), 1)
 
+    def test_json_is_one_document(self):
+        s = Server("demo", "--port", "0", "--json")
+        line = json.loads(s.process.stdout.readline())
+        self.assertEqual(get(line["url"] + "/health")["status"], "ok")
+        self.assertEqual(line["context"], 4096)
+        code, out, err = s.end()
+        self.assertEqual((code, out), (0, ""))
+        self.assertIn("gpu-layers: requested=unset resolved=0 total=4 (backend=cpu)\n", err)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            done = apr.run("serve", "run", "demo", "--port", str(taken.getsockname()[1]), "--json", timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(json.loads(done.stdout)["error"]["exit_code"], 1)
+
+    @unittest.skipUnless(os.path.isdir("/proc/self/fd"), "needs /proc")
+    def test_words_never_reach_a_socket(self):
+        # what is closed at the start must not come to be an event queue or a client, which lines for people would then be written into
+        script = 'exec "$0" serve run demo --port 0 -v <&- >&- 2>&-'
+        process = subprocess.Popen(["sh", "-c", script, apr.BINARY])
+        try:
+            fds = {}
+            for _ in range(300):
+                try:
+                    fds = {n: os.readlink(f"/proc/{process.pid}/fd/{n}") for n in os.listdir(f"/proc/{process.pid}/fd")}
+                except OSError:
+                    pass
+                if any(to.startswith("socket:") for to in fds.values()):
+                    break
+                time.sleep(0.1)
+            self.assertTrue(any(to.startswith("socket:") for to in fds.values()), fds)
+            self.assertEqual([fds[n] for n in "012"], ["/dev/null"] * 3)
+        finally:
+            process.terminate()
+            process.wait(60)
+
     def test_two_servers_pick_two_ports(self):
         a, b = Server("demo", "--port", "0", "-q"), Server("demo", "--port", "0", "-q")
         self.assertNotEqual(a.listen(), b.listen())

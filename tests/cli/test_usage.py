@@ -139,6 +139,18 @@ class Usage(unittest.TestCase):
         self.assertIn("/nonexistent/x.gguf", error["message"])
         self.assertEqual(done.stderr.decode(), f"apr: {error['message']}\n")
 
+    def test_failures_as_json_are_json_whatever_was_typed(self):
+        for args in ((b"inspect", b"/nonexistent/\xff\xc3"), (b"no\xffverb",), (b"inspect", b"a" + "é".encode() * 1500), (b"inspect", b"/nonexistent/\x1b[31m")):
+            done = apr.run(*args, b"--json")
+            json.loads(done.stdout.decode("utf-8"))
+            self.assertIn(done.returncode, (1, 2))
+
+    def test_no_control_characters_of_others_on_a_terminal(self):
+        done = apr.run("inspect", "/nonexistent/\x1b[31m\x9b")
+        self.assertEqual(done.returncode, 1)
+        self.assertNotIn(b"\x1b", done.stderr)
+        self.assertIn(b"/nonexistent/?[31m", done.stderr)
+
     def test_a_full_disk_is_a_failure(self):
         with open("/dev/full", "wb") as full:
             done = subprocess.run([apr.BINARY, "inspect", "demo"], stdout=full, stderr=subprocess.PIPE)

@@ -8,7 +8,7 @@
 #include "engine/engine.h"
 #include "support/test.h"
 
-#define MAX_IDS 2048
+#define MAX_IDS 4096
 #define WAIT_MS 60000
 
 static struct model *m;
@@ -621,6 +621,92 @@ static void test_idle_memory_is_given_back(void **state)
     engine_stop(e);
 }
 
+/* An edit in the middle goes to another slot as a copy; back to the unedited version, nothing is read again. Always the cold answer. */
+static void test_edit_and_back(void **state)
+{
+    (void)state;
+    struct engine *e = start(2, 0, 4096, 64);
+    struct request_params p = params(1600, 6);
+    struct result first = run(e, &p);
+    prompt[1100] ^= 1;
+    struct result edited = run(e, &p);
+    assert_int_equal(edited.last.n_cached, 1024); /* two snapshot intervals */
+    prompt[1100] ^= 1;
+    struct result back = run(e, &p);
+    assert_int_equal(back.last.n_cached, 1600);
+    same_ids(&first, &back);
+    engine_stop(e);
+    e = start(1, 0, 4096, 64);
+    prompt[1100] ^= 1;
+    struct result cold = run(e, &p);
+    same_ids(&edited, &cold);
+    engine_stop(e);
+}
+
+/* While a long prompt is read, who generates goes on, and both answers are those given alone. */
+static void test_prompt_beside_running(void **state)
+{
+    (void)state;
+    struct engine *e = start(2, 0, 4096, 512);
+    struct request_params p = params(50, 1500), other = params(1900, 8);
+    p.prompt = prompt + 30;
+    struct result alone = run(e, &p), other_alone = run(e, &other);
+    engine_stop(e);
+    e = start(2, 0, 4096, 512);
+    struct request *a = submit(e, &p);
+    struct token_event event;
+    while (next(a).kind != EVENT_TOKEN)
+        ;
+    struct request *b = submit(e, &other);
+    int pieces = 0, tokens = 1; /* of a, while b is read */
+    while ((event = next(b)).kind != EVENT_TOKEN) {
+        pieces += event.kind == EVENT_PREFILL;
+        while (request_next(a, &event))
+            tokens += event.kind == EVENT_TOKEN;
+    }
+    struct result rest = drain(a), got = drain(b);
+    assert_true(pieces > 8 && tokens > 8);
+    assert_int_equal(tokens + rest.n, 1500);
+    assert_memory_equal(rest.ids, alone.ids + tokens, (size_t)rest.n * sizeof *rest.ids);
+    assert_memory_equal(got.ids, other_alone.ids + 1, 7 * sizeof *got.ids);
+    request_release(a);
+    request_release(b);
+    engine_stop(e);
+}
+
+/* What does not fit beside a running one waits for it; what does not fit alone is refused by name, and the next small one is served. */
+static void test_memory_for_two(void **state)
+{
+    (void)state;
+    struct engine *e = start(2, 0, 8192, 64);
+    struct request_params p = params(40, 400), big = params(1500, 2000), small = params(30, 3);
+    struct request *a = submit(e, &p);
+    while (next(a).kind != EVENT_TOKEN)
+        ;
+    mem_set_ceiling(mem_total() + ((size_t)1 << 20));
+    struct request *b = submit(e, &big);
+    struct result first = drain(a), second = drain(b);
+    assert_int_equal(first.last.kind, EVENT_END);
+    if (second.last.kind == EVENT_ERROR)
+        fail_msg("%s", second.last.error.message);
+    assert_int_equal(second.last.kind, EVENT_END);
+    assert_int_equal(second.n, 2000);
+    request_release(a);
+    request_release(b);
+    wait_until_idle(e, 1000);
+    mem_set_ceiling(mem_total() + ((size_t)1 << 20));
+    big.max_tokens = 6000;
+    struct result refused = run(e, &big);
+    assert_int_equal(refused.last.kind, EVENT_ERROR);
+    assert_int_equal(refused.last.error.code, ERR_CAPACITY);
+    assert_non_null(strstr(refused.last.error.message, "capacity: a decode state for 7500 positions would not allocate"));
+    struct result served = run(e, &small);
+    assert_int_equal(served.last.kind, EVENT_END);
+    assert_int_equal(served.n, 3);
+    mem_set_ceiling(SIZE_MAX);
+    engine_stop(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -630,6 +716,7 @@ int main(void)
         cmocka_unit_test(test_numbers_that_are_none), cmocka_unit_test(test_stop_while_running), cmocka_unit_test(test_drain), cmocka_unit_test(test_context_length),
         cmocka_unit_test(test_bad_parameters), cmocka_unit_test(test_logprobs), cmocka_unit_test(test_ends_and_bans), cmocka_unit_test(test_notify),
         cmocka_unit_test(test_start_refusals), cmocka_unit_test(test_rows_step_down), cmocka_unit_test(test_idle_memory_is_given_back),
+        cmocka_unit_test(test_edit_and_back), cmocka_unit_test(test_prompt_beside_running), cmocka_unit_test(test_memory_for_two),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -70,7 +70,7 @@ static void sync_to(struct session *s, size_t n, int64_t chunk)
 {
     struct err err = {0};
     struct sync_result result;
-    test_ok(session_sync(s, &(struct sync_request){.tokens = prompt, .n = n, .chunk_rows = chunk}, &result, &err), &err, "sync");
+    test_ok(session_sync(s, &(struct sync_request){.tokens = prompt, .n = n, .rows = chunk}, &result, &err), &err, "sync");
 }
 
 static struct outcome after(struct rig *rig, size_t n, int64_t chunk)
@@ -94,7 +94,7 @@ static void check_chunks(struct rig *rig, const struct outcome *whole)
     struct err err = {0};
     sync_to(s, 10, 0);
     for (int i = 10; i < N_PROMPT; i++)
-        test_ok(session_step(&s, &prompt[i], 1, &err), &err, "step");
+        test_ok(rig_step(&s, &prompt[i], 1, &err), &err, "step");
     struct outcome o = outcome_of(rig, s);
     same_outcome(whole, &o, "single steps = whole");
     outcome_free(&o);
@@ -158,8 +158,8 @@ static void check_copy_and_rewind(struct rig *rig, const struct outcome *whole)
     sync_to(parent, N_PROMPT / 2, 0);
     test_ok(state_snapshot_take(session_state(parent), &snapshot, &err), &err, "snapshot");
     test_ok(state_create(&rig->m->config, rig->dev, KV_F32, 1024, &child, &err), &err, "state");
-    test_ok(state_copy(child, session_state(parent), &err), &err, "copy");
     test_ok(state_reserve(child, N_PROMPT, &err), &err, "reserve");
+    test_ok(state_fork(child, session_state(parent), NULL, &err), &err, "fork");
     struct batch_span other = {.seq = state_seq(child), .ids = prompt, .n = 40, .n_logits = 1};
     test_ok(model_forward(rig->r, &other, 1, &logits, &err), &err, "the child goes elsewhere");
     sync_to(parent, N_PROMPT, 0);
@@ -191,7 +191,7 @@ static void check_session(struct rig *rig, const struct outcome *whole)
     sync_to(s, N_PROMPT, 0);
     test_ok(session_sync(s, &(struct sync_request){.tokens = prompt, .n = N_PROMPT}, &r, &err), &err, "again");
     assert_int_equal(r.n_prefilled, 0);
-    test_ok(session_step(&s, &(int32_t){7}, 1, &err), &err, "an answer");
+    test_ok(rig_step(&s, &(int32_t){7}, 1, &err), &err, "an answer");
     test_ok(session_sync(s, &(struct sync_request){.tokens = prompt, .n = N_PROMPT}, &r, &err), &err, "regenerate");
     assert_int_equal(r.n_prefilled, 0);
     struct outcome o = outcome_of(rig, s);

@@ -48,7 +48,7 @@ static void answer(struct session *s, size_t n)
 {
     struct err err = {0};
     for (size_t i = 0; i < n; i++)
-        test_ok(session_step(&s, &(int32_t){(int32_t)(i * 7 % 1000)}, 1, &err), &err, "step");
+        test_ok(rig_step(&s, &(int32_t){(int32_t)(i * 7 % 1000)}, 1, &err), &err, "step");
 }
 
 /* The session's logits are those of a fresh one. */
@@ -66,10 +66,25 @@ static void test_victims(void **unused)
     static const struct {
         int64_t positions[5];
         int n, victim;
-    } cases[] = {{{100}, 1, 0}, {{100, 200}, 2, 0}, {{100, 110, 120}, 3, 1}, {{100, 110, 500, 510}, 4, 1}, {{10, 500, 510, 900, 901}, 5, 4}, {{100, 300, 310, 320, 400}, 5, 2}};
+    } cases[] = {{{100}, 1, 0}, {{100, 200}, 2, 0}, {{100, 110, 120}, 3, 1}, {{100, 110, 500, 510}, 4, 0}, {{10, 500, 510, 900, 901}, 5, 0}, {{100, 300, 310, 320, 400}, 5, 2}};
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n), cases[i].victim);
+        assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n, cases[i].positions[cases[i].n - 1]), cases[i].victim);
+    uint64_t seed = 3; /* one added at a time for ever: the last is never given up, and going back d tokens reads at most a bounded share of d again */
+    int64_t held[8], length = 0;
+    int n = 0;
+    for (int i = 0; i < 3000; i++) {
+        if (n == 8) {
+            int victim = snapshot_victim(held, n, length);
+            assert_in_range(victim, 0, n - 2);
+            n--;
+            memmove(held + victim, held + victim + 1, (size_t)(n - victim) * sizeof *held);
+        }
+        length += 1 + test_random(&seed, 500);
+        held[n++] = length;
+    }
+    assert_true(held[0] < length * 9 / 10 && held[3] > held[0] + 1000); /* they reach back by distance, not by age: 750,000 tokens on eight */
+    assert_true(length - held[6] < length / 20);                        /* and are dense where it is edited */
 }
 
 static void test_marks(void **unused)
@@ -204,11 +219,12 @@ static void on_progress(void *ctx, int64_t done, int64_t total)
         atomic_store(&w->cancel, 1);
 }
 
-static int on_reclaim(void *ctx)
+static uint64_t on_reclaim(void *ctx, uint64_t bytes)
 {
     struct watcher *w = ctx;
+    assert_true(bytes > 0);
     w->reclaims++;
-    return w->gives && session_give_back(w->idle);
+    return w->gives ? session_give_back(w->idle) : 0;
 }
 
 static void test_cancel(void **unused)
@@ -223,7 +239,7 @@ static void test_cancel(void **unused)
     struct session *s = new_session(&rig);
     memset(&t, 0, sizeof t);
     add_message(&t, 1, 300);
-    struct sync_request q = {.tokens = t.ids, .n = t.n, .cancel = &w.cancel, .progress = on_progress, .ctx = &w, .chunk_rows = 30};
+    struct sync_request q = {.tokens = t.ids, .n = t.n, .cancel = &w.cancel, .progress = on_progress, .ctx = &w, .rows = 30};
     assert_int_equal(session_sync(s, &q, &r, &err), ERR_CANCELLED);
     assert_int_equal(w.calls, 4); /* within one chunk */
     assert_int_equal(state_length(session_state(s)), 120);
@@ -250,8 +266,9 @@ static void test_reclaim(void **unused)
     add_message(&t, 1, 200);
     sync_text(idle, &t);
     sync_text(s, &t);
+    runner_trim_rows(rig.r, 1);
     mem_set_ceiling(mem_total() + 100 * row);
-    struct sync_request q = {.tokens = t.ids, .n = t.n, .reserve = 5000, .reclaim = on_reclaim, .ctx = &w};
+    struct sync_request q = {.tokens = t.ids, .n = t.n, .reserve = 5000, .reclaim = on_reclaim, .reclaim_ctx = &w};
     assert_int_equal(session_sync(s, &q, &r, &err), ERR_CAPACITY); /* nobody has anything to give */
     assert_int_equal(w.reclaims, 1);
     assert_int_equal(state_capacity(session_state(s)), 4096);
@@ -289,16 +306,16 @@ static void test_failing_step(void **unused)
     add_message(&t, 1, 40);
     for (int i = 0; i < 2; i++)
         sync_text(s[i], &t);
-    assert_int_equal(session_step(s, (int32_t[]){5, 5000}, 2, &err), ERR_INVALID);
-    assert_int_equal(session_step((struct session *[]){s[0], s[0]}, (int32_t[]){5, 6}, 2, &err), ERR_INVALID);
-    assert_int_equal(session_step(s, (int32_t[]){5, 6}, 0, &err), ERR_INVALID);
+    assert_int_equal(rig_step(s, (int32_t[]){5, 5000}, 2, &err), ERR_INVALID);
+    assert_int_equal(rig_step((struct session *[]){s[0], s[0]}, (int32_t[]){5, 6}, 2, &err), ERR_INVALID);
+    assert_int_equal(rig_step(s, (int32_t[]){5, 6}, 0, &err), ERR_INVALID);
     for (int i = 0; i < 2; i++) {
         session_tokens(s[i], &n);
         assert_int_equal(n, 40);
         assert_int_equal(state_length(session_state(s[i])), 40);
         same_as_cold(&rig, s[i], &t); /* the logits are still there */
     }
-    test_ok(session_step(s, (int32_t[]){5, 6}, 2, &err), &err, "step");
+    test_ok(rig_step(s, (int32_t[]){5, 6}, 2, &err), &err, "step");
     t.ids[t.n++] = 5;
     same_as_cold(&rig, s[0], &t);
     t.ids[t.n - 1] = 6;

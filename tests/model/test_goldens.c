@@ -83,7 +83,7 @@ static void check_greedy(struct rig *rig, const json_t *want, const char *model,
             best = logits[k] > logits[best] ? (int32_t)k : best;
         if (best != expected)
             fail_msg("%s %s: greedy id %zu is %d, expected %d", model, prompt, i, best, expected);
-        test_ok(session_step(&s, &best, 1, &err), &err, "step");
+        test_ok(rig_step(&s, &best, 1, &err), &err, "step");
     }
     session_free(s);
     mem_free(ids);

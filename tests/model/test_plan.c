@@ -361,6 +361,7 @@ static void test_taken(void **unused)
         struct err err = {0};
         struct state *s = NULL;
         test_ok(runner_create(rig.m, rig.dev, 512, 2, &r, &err), &err, "runner");
+        test_ok(runner_reserve_rows(r, 512, &err), &err, "rows");
         size_t taken = mem_bytes(MEM_WORKSPACE) - before, planned = runner_workspace_bytes(&rig.m->config, 512, 2);
         assert_true(taken >= planned && taken < planned + 4096);
         test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 8192, &s, &err), &err, "state");

@@ -17,6 +17,17 @@ void rig_open_path(struct rig *rig, const char *path, const char *rung, enum ari
     struct device_options options = {.kind = DEVICE_CPU, .arithmetic = arithmetic, .n_threads = threads, .cpu_rung = rung, .max_rows = rows, .max_n_in = config_widest_input(&rig->m->config)};
     test_ok(device_open(&options, &rig->dev, &err), &err, "device");
     test_ok(runner_create(rig->m, rig->dev, rows, logit_rows, &rig->r, &err), &err, "runner");
+    test_ok(runner_reserve_rows(rig->r, rows, &err), &err, "rows");
+}
+
+int rig_step(struct session *const *sessions, const int32_t *tokens, int n, struct err *err)
+{
+    struct session_part parts[64] = {0};
+    for (int i = 0; i < n; i++) {
+        TRY(state_reserve(session_state(sessions[i]), state_length(session_state(sessions[i])) + 1, err));
+        parts[i] = (struct session_part){.session = sessions[i], .token = tokens[i]};
+    }
+    return session_run(parts, n, NULL, err);
 }
 
 void rig_close(struct rig *rig)
