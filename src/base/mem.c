@@ -227,3 +227,10 @@ void mem_set_limit(enum mem_label label, size_t bytes)
 {
     atomic_store(&withheld[label], SIZE_MAX - bytes);
 }
+
+size_t mem_left(enum mem_label label)
+{
+    size_t limit = atomic_load(&ceiling), most = SIZE_MAX - atomic_load(&withheld[label]), all = mem_total(), held = mem_bytes(label);
+    size_t left = limit == SIZE_MAX ? SIZE_MAX : limit > all ? limit - all : 0, own = most == SIZE_MAX ? SIZE_MAX : most > held ? most - held : 0;
+    return left < own ? left : own;
+}

@@ -62,6 +62,9 @@ void mem_fail_above(size_t bytes);      /* every allocation of more than this fa
 /* The most that a label may hold: a part of the plan that its owner must live within. SIZE_MAX = off. */
 void mem_set_limit(enum mem_label label, size_t bytes);
 
+/* What ceiling and limit leave to a label; SIZE_MAX when there is neither. */
+size_t mem_left(enum mem_label label);
+
 /* Checked arithmetic for sizes that come from outside: 1 on overflow. */
 static inline int size_mul(uint64_t a, uint64_t b, uint64_t *out)
 {

@@ -47,7 +47,7 @@ void cli_quiet_engine(void);
 
 /* --debug: whether it is one, before anything is loaded; and what it asks for, once the model is ready. */
 int cli_check_faults(struct cli *c) MUST_CHECK;
-int cli_set_faults(struct cli *c) MUST_CHECK;
+void cli_set_faults(struct cli *c);
 
 /* Device, context and memory flags as the engine takes them. */
 void cli_engine_options(const struct cli *c, struct engine_options *out);

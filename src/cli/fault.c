@@ -40,15 +40,15 @@ int cli_check_faults(struct cli *c)
     return parse_faults(c, values);
 }
 
-int cli_set_faults(struct cli *c)
+void cli_set_faults(struct cli *c)
 {
     struct opt_value values[N_FAULTS] = {0};
-    TRY(parse_faults(c, values));
+    if (parse_faults(c, values) < 0)
+        return; /* refused long ago */
     if (values[ALLOC_CEILING].set)
         mem_set_ceiling(mem_total() + (size_t)values[ALLOC_CEILING].i);
     if (values[ALLOC_FAIL_ABOVE].set)
         mem_fail_above((size_t)values[ALLOC_FAIL_ABOVE].i);
     if (values[ALLOC_FAIL_NTH].set)
         mem_fail_nth((long)values[ALLOC_FAIL_NTH].i);
-    return 0;
 }

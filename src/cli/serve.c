@@ -82,7 +82,7 @@ static int start(struct server *s)
     fprintf(s->lines, "Model ready: Qwen3.5 hybrid, %d layers resident on the CPU, declared context %lld tokens, serving %lld\n", m->config.n_layer,
             (long long)m->config.n_ctx_declared, (long long)engine_context(s->engine));
     fflush(s->lines);
-    return cli_set_faults(c);
+    return 0;
 }
 
 static void on_listening(void *ctx, const char *url)
@@ -93,6 +93,7 @@ static void on_listening(void *ctx, const char *url)
     if (s->c->o[O_JSON].set)
         printf("{\"url\": \"%s\", \"context\": %lld}\n", url, (long long)engine_context(s->engine));
     fflush(stdout);
+    cli_set_faults(s->c);
 }
 
 static int serve(struct server *s)

@@ -59,7 +59,7 @@ int talk_open(struct cli *c, struct talk *t)
     options.n_parallel = 1;
     cli_quiet_engine();
     TRY(engine_start(t->model, &options, &t->engine, &c->err));
-    TRY(cli_set_faults(c));
+    cli_set_faults(c);
     if (log_level() == LOG_VERBOSE)
         cli_print_backend(engine_device(t->engine));
     t->quiet = c->o[O_JSON].set;

@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "engine/slot.h"
 
+#define OPEN_AHEAD 1024
+
 /* Rows of the output that stand for no token are never sampled. */
 static void ban_tokens(const struct engine *e, struct request *r)
 {
@@ -34,7 +36,7 @@ struct reclaim_from {
     struct slot_choice spared;
 };
 
-/* Idle sequences' memory: what they do not use, then all of it, lowest value first, then the running ones' snapshots: what they held is read again when it is asked for. */
+/* What no turn needs, then idle sequences' memory, lowest value first, then the running ones' snapshots: what they held is read again when it is asked for. */
 static uint64_t reclaim(void *ctx, uint64_t bytes)
 {
     const struct reclaim_from *from = ctx;
@@ -44,8 +46,8 @@ static uint64_t reclaim(void *ctx, uint64_t bytes)
     view_slots(e, NULL, views);
     views[from->spared.slot].held = 0;
     for (int i = 0; i < e->n_slots && given < bytes; i++) /* room that nothing is in comes first */
-        if (!views[i].is_busy && i != from->spared.slot)
-            given += session_trim(e->slots[i].session);
+        if (i != from->spared.slot)
+            given += session_trim(e->slots[i].session, e->slots[i].request ? e->slots[i].request->positions : 0);
     for (int victim; given < bytes && (victim = slot_victim(views, e->n_slots, from->spared.donor)) >= 0;) {
         given += session_give_back(e->slots[victim].session);
         views[victim].held = 0;
@@ -69,14 +71,12 @@ static void limit_state(const struct engine *e)
     mem_set_limit(MEM_STATE, limit < SIZE_MAX ? (size_t)limit : SIZE_MAX);
 }
 
-/* Tokens to make room for at once: as many as were asked for. Where nothing was, the sequence's share of the context, and as much again when it comes to that: one open request does
- * not take the memory of all. */
-static int64_t room_ahead(const struct engine *e, const struct request *r)
+/* Tokens to make room for at once: as many as were asked for. Where nothing was, OPEN_AHEAD, and as many again when it comes to that: one open request does not take the memory of
+ * all. */
+static int64_t room_ahead(const struct request *r)
 {
-    int64_t left = r->budget - r->n_generated, share = e->plan.n_positions / e->n_slots;
-    if (share < STATE_MIN_CAPACITY)
-        share = STATE_MIN_CAPACITY;
-    return r->params.max_tokens >= 0 || left < share ? left : share;
+    int64_t left = r->budget - r->n_generated;
+    return r->params.max_tokens >= 0 || left < OPEN_AHEAD ? left : OPEN_AHEAD;
 }
 
 int admit_grow(struct engine *e, int slot)
@@ -88,7 +88,8 @@ int admit_grow(struct engine *e, int slot)
     if (state_length(s) < state_capacity(s))
         return 0;
     limit_state(e);
-    return session_grow(r->session, state_length(s) + room_ahead(e, r), reclaim, &from, &err);
+    r->positions = state_length(s) + room_ahead(r);
+    return session_grow(r->session, r->positions, reclaim, &from, &err);
 }
 
 static int open_prompt(struct engine *e, struct request *r, struct slot_choice choice, struct err *err)
@@ -98,7 +99,8 @@ static int open_prompt(struct engine *e, struct request *r, struct slot_choice c
     int64_t left = e->plan.n_positions - (int64_t)r->prompt.len, asked = r->params.max_tokens;
     r->session = e->slots[choice.slot].session;
     r->budget = asked < 0 || asked > left ? left : asked;
-    struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = (int64_t)r->prompt.len + room_ahead(e, r), .marks = marks,
+    r->positions = (int64_t)r->prompt.len + room_ahead(r);
+    struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = r->positions, .marks = marks,
                              .donor = choice.donor >= 0 ? e->slots[choice.donor].session : NULL, .rows = e->options.chunk_rows, .least_rows = e->n_slots, .reclaim = reclaim,
                              .reclaim_ctx = &from};
     if (e->fork_id >= 0)

@@ -98,10 +98,10 @@ void session_set_snapshots(struct session *s, int n)
     s->prompt_end = 0;
 }
 
-uint64_t session_trim(struct session *s)
+uint64_t session_trim(struct session *s, int64_t positions)
 {
     uint64_t before = state_bytes(s->state);
-    state_shrink(s->state, state_length(s->state));
+    state_shrink(s->state, positions);
     return before - state_bytes(s->state);
 }
 
