@@ -286,6 +286,7 @@ static void begin_prompt(struct session *s, const struct sync_request *q)
     s->n_marks = q->n_marks < SNAPSHOT_MARKS ? q->n_marks : SNAPSHOT_MARKS;
     for (size_t i = 0; i < s->n_marks; i++)
         s->marks[i] = q->marks[i];
+    s->snapshots.pinned = s->n_marks > 0 ? (int64_t)s->marks[0] : 0;
     if (s->tokens.len == q->n) {
         keep_prompt_end(s);
         return;

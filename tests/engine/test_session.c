@@ -69,13 +69,15 @@ static void test_victims(void **unused)
     } cases[] = {{{100}, 1, 0}, {{100, 200}, 2, 0}, {{100, 110, 120}, 3, 1}, {{100, 110, 500, 510}, 4, 0}, {{10, 500, 510, 900, 901}, 5, 0}, {{100, 300, 310, 320, 400}, 5, 2}};
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n, cases[i].positions[cases[i].n - 1]), cases[i].victim);
+        assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n, cases[i].positions[cases[i].n - 1], 0), cases[i].victim);
+    assert_int_equal(snapshot_victim((int64_t[]){10, 500, 510, 900, 901}, 5, 901, 10), 1); /* the pinned one is spared */
+    assert_int_equal(snapshot_victim((int64_t[]){10, 500}, 2, 500, 10), 0);                 /* unless it is the only one to go */
     uint64_t seed = 3; /* one added at a time for ever: the last is never given up, and going back d tokens reads at most a bounded share of d again */
     int64_t held[8], length = 0;
     int n = 0;
     for (int i = 0; i < 3000; i++) {
         if (n == 8) {
-            int victim = snapshot_victim(held, n, length);
+            int victim = snapshot_victim(held, n, length, 0);
             assert_in_range(victim, 0, n - 2);
             n--;
             memmove(held + victim, held + victim + 1, (size_t)(n - victim) * sizeof *held);
@@ -99,6 +101,34 @@ static void test_marks(void **unused)
     assert_int_equal(out[0] * 100 + out[1] * 10 + out[2], 123);
     assert_int_equal(snapshot_marks((int32_t[]){9, 1, 9, 1, 9, 9, 1, 1, 9, 9}, 10, 9, out), 4); /* the first after the beginning, and the last three */
     assert_int_equal(out[0] * 1000 + out[1] * 100 + out[2] * 10 + out[3], 2589);
+}
+
+/* However long a conversation grows, another with the same system block starts from the end of it. */
+static void test_shared_system_block(void **unused)
+{
+    struct rig rig;
+    static struct text t, other;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 128, 2);
+    struct session *s = new_session(&rig), *second = new_session(&rig);
+    session_set_snapshots(s, 4);
+    t.n = other.n = 0;
+    for (int i = 0; i < 1900; i++)
+        t.ids[t.n++] = i == 0 || i == 60 ? FORK : (int32_t)(i * 31 % 900 + 1);
+    sync_text(s, &t);
+    answer(s, 5);
+    for (int i = 0; i < 200; i++)
+        other.ids[other.n++] = i < 61 ? t.ids[i] : (int32_t)(i * 17 % 900 + 1);
+    assert_int_equal(session_reusable(s, other.ids, other.n), 60);
+    struct sync_request q = {.tokens = other.ids, .n = other.n, .donor = s};
+    struct sync_result r;
+    struct err err = {0};
+    test_ok(session_sync(second, &q, &r, &err), &err, "sync");
+    assert_int_equal(r.n_reused, 60);
+    same_as_cold(&rig, second, &other);
+    session_free(s);
+    session_free(second);
+    rig_close(&rig);
 }
 
 /* System and tools, user, the answer's head; then what a chat does to it. */
@@ -358,7 +388,7 @@ static void test_failing_allocations(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_victims), cmocka_unit_test(test_marks),   cmocka_unit_test(test_conversation), cmocka_unit_test(test_interval),            cmocka_unit_test(test_random_edits),
+        cmocka_unit_test(test_victims), cmocka_unit_test(test_marks), cmocka_unit_test(test_shared_system_block),   cmocka_unit_test(test_conversation), cmocka_unit_test(test_interval),            cmocka_unit_test(test_random_edits),
         cmocka_unit_test(test_cancel),  cmocka_unit_test(test_reclaim), cmocka_unit_test(test_failing_step), cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
