@@ -81,13 +81,14 @@ def cached(usage):
     return (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
 
 
-def turns(client, n_tokens, report):
+def turns(client, n_tokens, report, after_first):
     """A conversation of n_tokens, and what its variants read again."""
     system, long = {"role": "system", "content": text(200, 7)}, text(n_tokens, 1)
     base = [system, user(long)]
     first, ttft, gaps, usage = client.chat(base, 32)
     report["first_turn_tokens"], report["first_turn_ttft_s"] = usage.get("prompt_tokens"), ttft
     report["gap_ms"] = median(gaps)
+    after_first()
     variants = {
         "next turn": base + [said(first), user("And what then?")],
         "same again": base + [said(first), user("And what then?")],
@@ -159,9 +160,9 @@ def main():
     try:
         if process:
             report["own_mib_before_first_turn"] = resident(process.pid) / MIB
-        turns(client, args.turn, report)
+        turns(client, args.turn, report, lambda: process and report.update(own_mib_after_first_turn=resident(process.pid) / MIB))
         if process:
-            report["own_mib_after"] = resident(process.pid) / MIB
+            report["own_mib_after_all"] = resident(process.pid) / MIB
         beside(client, args.turn, args.streams, report)
     finally:
         if process:
