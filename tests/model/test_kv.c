@@ -16,7 +16,7 @@ static const struct bound {
     const char *name;
     double mean_kl, logit; /* at most; the logits' standard deviation is 3 */
     double margin;         /* of a greedy choice that must stand */
-} bounds[KV_N_TYPES] = {{"f32", 0, 0, 2e-3}, {"f16", 1e-6, 1e-2, 2e-2}, {"q8_0", 1e-3, 0.3, 0.5}};
+} bounds[KV_N_TYPES] = {{"f32", 0, 0, 2e-3}, {"f16", 2e-7, 1e-2, 1e-2}, {"q8_0", 1e-4, 0.2, 0.2}};
 
 /* All logits of a prompt, through one batch. */
 static float *all_logits(struct rig *rig, enum kv_type type, const int32_t *ids, size_t n)
