@@ -1,6 +1,7 @@
 /* Counted allocation. Invariant: what a label counts is what mem_free and mem_release of that label give back. */
 #include "base/mem.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@ struct header {            /* right before every block; 16 bytes keep malloc's a
     uint64_t check;
 };
 
+#define FAILS_FOR_GOOD LONG_MIN /* of a fault's counter: it came, and stays */
 #define CHECK 0x6170722d6d656dull
 
 static atomic_size_t counted[MEM_N_LABELS];
@@ -23,6 +25,7 @@ static atomic_size_t withheld[MEM_N_LABELS]; /* SIZE_MAX less the label's limit:
 static atomic_size_t fail_above = SIZE_MAX;
 static atomic_long fail_nth;
 static atomic_long fail_call[MEM_N_CALLS];
+static atomic_int fail_for_good;
 static atomic_size_t reserved;
 
 const char *mem_label_name(enum mem_label label)
@@ -34,7 +37,14 @@ const char *mem_label_name(enum mem_label label)
 /* Is this the call that a test wants to fail? */
 static int fault_is_due(atomic_long *n)
 {
-    return atomic_load_explicit(n, memory_order_relaxed) > 0 && atomic_fetch_sub(n, 1) == 1;
+    long left = atomic_load_explicit(n, memory_order_relaxed);
+    if (left == FAILS_FOR_GOOD)
+        return 1;
+    if (left <= 0 || atomic_fetch_sub(n, 1) != 1)
+        return 0;
+    if (atomic_load(&fail_for_good))
+        atomic_store(n, FAILS_FOR_GOOD);
+    return 1;
 }
 
 /* Takes bytes off the budget, or says no. */
@@ -246,6 +256,11 @@ void mem_fail_call(enum mem_call call, long n)
 int mem_call_fails(enum mem_call call)
 {
     return fault_is_due(&fail_call[call]);
+}
+
+void mem_fail_for_good(int on)
+{
+    atomic_store(&fail_for_good, on);
 }
 
 int mem_fail_pending(void)

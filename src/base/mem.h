@@ -68,6 +68,7 @@ enum mem_call {
     MEM_N_CALLS
 };
 void mem_fail_call(enum mem_call call, long n); /* the n-th from now on (1 = the next) fails, once; 0 = off */
+void mem_fail_for_good(int on);         /* 1: what fails once fails from then on, until its n is set anew */
 int mem_call_fails(enum mem_call call);
 int mem_fail_pending(void);             /* a failure that mem_fail_nth or mem_fail_call asked for has not come yet */
 
