@@ -516,7 +516,8 @@ json_t *openai_template_vars(const struct openai_request *q, int thinking)
 {
     json_t *vars = q->template_vars ? json_copy((json_t *)q->template_vars) : json_object();
     int on = q->enable_thinking >= 0 ? q->enable_thinking : thinking;
-    int failed = json_object_set(vars, "messages", q->messages) < 0 || json_object_set_new(vars, "add_generation_prompt", json_true()) < 0;
+    int failed = json_object_size(vars) != json_object_size(q->template_vars); /* a copy in too little memory has fewer */
+    failed |= json_object_set(vars, "messages", q->messages) < 0 || json_object_set_new(vars, "add_generation_prompt", json_true()) < 0;
     if (q->tools)
         failed |= json_object_set(vars, "tools", (json_t *)q->tools) < 0;
     if (on >= 0)

