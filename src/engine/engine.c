@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "engine/capacity.h"
 #include "engine/engine_internal.h"
 
@@ -40,7 +41,7 @@ static void engine_free(struct engine *e)
 
 static int start_thread(struct engine *e, struct err *err)
 {
-    int rc = pthread_create(&e->thread, NULL, sched_main, e);
+    int rc = thread_create(&e->thread, sched_main, e);
     if (rc != 0)
         return err_set(err, ERR_IO, "the engine thread could not be created: %s", strerror(rc));
     e->thread_started = 1;

@@ -375,11 +375,8 @@ int session_run(const struct session_part *parts, int n, int64_t *read, struct e
     return rc;
 }
 
-int session_sync(struct session *s, const struct sync_request *q, struct sync_result *out, struct err *err)
+static int read_to_end(struct session *s, const struct sync_request *q, struct err *err)
 {
-    struct sync_result r = {0};
-    TRY(session_open(s, q, &r.n_reused, err));
-    uint64_t start = clock_ns();
     while (session_unread(s) > 0) {
         int64_t rows = runner_rows(s->runner);
         if (q->cancel && atomic_load(q->cancel))
@@ -389,6 +386,19 @@ int session_sync(struct session *s, const struct sync_request *q, struct sync_re
         TRY(session_run(&(struct session_part){.session = s, .rows = rows}, 1, NULL, err));
         if (q->progress)
             q->progress(q->ctx, (int64_t)s->tokens.len, (int64_t)q->n);
+    }
+    return 0;
+}
+
+int session_sync(struct session *s, const struct sync_request *q, struct sync_result *out, struct err *err)
+{
+    struct sync_result r = {0};
+    TRY(session_open(s, q, &r.n_reused, err));
+    uint64_t start = clock_ns();
+    int rc = read_to_end(s, q, err);
+    if (rc < 0) {
+        s->prompt_n = 0; /* the rest was borrowed for this call only */
+        return rc;
     }
     r.n_prefilled = (int64_t)q->n - r.n_reused;
     r.prefill_ms = clock_ms_since(start);
