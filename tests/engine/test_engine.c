@@ -1,4 +1,4 @@
-/* The engine thread as serve/ and cli/ see it: order, ends, cancelling, reuse, slow readers, failures (B137, B141, B142, B143, B105, S1, S23). */
+/* The engine thread as serve/ and cli/ see it: order, ends, cancelling, reuse, slow readers, failures (B105, S1, S23). */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -163,6 +163,7 @@ static void test_first_token_is_the_golden_one(void **state)
     mem_free(logits);
 }
 
+/* B1, B2, B17: the next turn reads what is new, says so, and is answered as if it had read everything. */
 static void test_next_turn_reuses(void **state)
 {
     (void)state;
@@ -227,7 +228,7 @@ static void test_cancel_touches_nobody_else(void **state)
     engine_stop(e);
 }
 
-/* B142: the prompt is not read to its end for nobody. */
+/* B142, B144: the prompt is not read to its end for nobody. */
 static void test_cancel_while_the_prompt_is_read(void **state)
 {
     (void)state;
@@ -254,6 +255,7 @@ static void test_cancel_while_the_prompt_is_read(void **state)
     engine_stop(e);
 }
 
+/* B40 */
 static void test_released_request_frees_its_slot(void **state)
 {
     (void)state;
@@ -393,6 +395,7 @@ static void test_numbers_that_are_none(void **state)
     mem_free(bad);
 }
 
+/* B40: what is held outlives whom it was asked of. */
 static void test_stop_while_running(void **state)
 {
     (void)state;
@@ -431,7 +434,7 @@ static void test_drain(void **state)
     engine_stop(e);
 }
 
-/* The prompt is refused whole; what max_tokens asks beyond the rest is clamped. */
+/* The prompt is refused whole; what max_tokens asks beyond the rest is clamped (B137), and nothing but the context ends an answer without it (B140). */
 static void test_context_length(void **state)
 {
     (void)state;
@@ -470,7 +473,7 @@ static void test_bad_parameters(void **state)
 {
     (void)state;
     struct engine *e = start(1, 0, 200, 0);
-    struct request_params p = params(0, 5);
+    struct request_params p = params(0, 5); /* B141: an empty prompt is not answered from what is held */
     refused_as_invalid(e, &p);
     p = params(3, 5);
     prompt[1] = -1;
@@ -582,7 +585,7 @@ static void test_start_refusals(void **state)
     assert_int_equal(strncmp(err.message, "capacity: co_tenant: ", 10), 0);
 }
 
-/* Where the workspace for 512 rows does not fit, fewer rows are used and the answer is the same. */
+/* B172: a context that was asked for does not switch the fitting off: where the workspace for 512 rows does not fit, fewer rows are used and the answer is the same. */
 static void test_rows_step_down(void **state)
 {
     (void)state;
@@ -602,7 +605,7 @@ static void test_rows_step_down(void **state)
     engine_stop(e);
 }
 
-/* An idle sequence's memory goes to one that needs it. */
+/* B177: an idle sequence's memory goes to one that needs it, before more is taken. */
 static void test_idle_memory_is_given_back(void **state)
 {
     (void)state;
@@ -643,7 +646,7 @@ static void test_edit_and_back(void **state)
     engine_stop(e);
 }
 
-/* While a long prompt is read, who generates goes on, and both answers are those given alone. */
+/* B35: while a long prompt is read, who generates goes on, and both answers are those given alone. */
 static void test_prompt_beside_running(void **state)
 {
     (void)state;
