@@ -179,7 +179,10 @@ static void add_snapshots(struct plan *p, const struct plan_request *r)
     uint64_t memory = r->budget_bytes - p->total_bytes, address = r->address_budget - p->address_bytes, left = memory < address ? memory : address;
     while (p->n_snapshots < PLAN_SNAPSHOTS && product(states_bytes(p), (uint64_t)p->n_snapshots + 1) <= left)
         p->n_snapshots++;
-    p->state_budget_bytes = sum(sum(kv_bytes(p), states_bytes(p)), sum(snapshots_bytes(p), product(sequence_bytes(r->config), (uint64_t)p->n_slots)));
+    uint64_t least = sum(sum(kv_bytes(p), states_bytes(p)), sum(snapshots_bytes(p), product(sequence_bytes(r->config), (uint64_t)p->n_slots)));
+    uint64_t others = product(kv_bytes(p), (uint64_t)p->n_slots - 1), free_bytes = less(r->budget_bytes, sum(p->total_bytes, snapshots_bytes(p)));
+    p->more_kv_bytes = others < free_bytes ? others : free_bytes;
+    p->state_budget_bytes = sum(least, p->more_kv_bytes);
 }
 
 static struct plan plan_with(const struct plan_request *r, enum kv_type type)
@@ -226,5 +229,6 @@ int plan_write(const struct plan *p, struct buf *out)
     buf_addf(out, "plan: workspace %10.1f MiB (%lld rows)\n", MIB(p->workspace_bytes), (long long)p->workspace_rows);
     buf_addf(out, "plan: overhead  %10.1f MiB\n", MIB(p->overhead_bytes));
     buf_addf(out, "plan: total     %10.1f MiB\n", MIB(p->total_bytes));
-    return buf_addf(out, "plan: snapshots %10.1f MiB more (%d a sequence, given back when a turn needs the memory)\n", MIB(snapshots_bytes(p)), p->n_snapshots);
+    buf_addf(out, "plan: snapshots %10.1f MiB more (%d a sequence, given back when a turn needs the memory)\n", MIB(snapshots_bytes(p)), p->n_snapshots);
+    return buf_addf(out, "plan: more KV   %10.1f MiB more (so that each sequence may hold the whole context; the same)\n", MIB(p->more_kv_bytes));
 }

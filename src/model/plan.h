@@ -22,7 +22,8 @@ struct plan {
     uint64_t overhead_bytes;
     uint64_t total_bytes;
     int64_t workspace_rows;
-    uint64_t state_budget_bytes;  /* KV rows of the served context, states, snapshots and each sequence's own buffers: what decode state may take in all */
+    uint64_t more_kv_bytes;       /* beside total_bytes and the snapshots: KV rows with which each sequence may hold the served context, as far as there is room */
+    uint64_t state_budget_bytes;  /* KV rows, states, snapshots and each sequence's own buffers: what decode state may take in all */
     uint64_t address_bytes;       /* of address space, weights and threads included: every sequence reserves KV rows for the whole served context */
 };
 

@@ -1,5 +1,5 @@
 """Chat completions: a stream is the whole answer in pieces, every field reaches the model, usage is right.
-Faults: B62 B69-B72 B79 B92 B99 B105 B106 B124-B130 B137 B140, S25."""
+Faults: B62 B69-B72 B79 B92 B99 B105 B106 B124-B130, S25."""
 import json
 import unittest
 
@@ -43,7 +43,7 @@ class Streams(unittest.TestCase):
         return whole
 
     def test_every_demo_case(self):
-        """The known answers, with and without tools and thinking, streamed and whole."""
+        """The known answers, with and without tools and thinking, streamed and whole. B21: the second of each is served from what is held, and calls the same tool."""
         cases = demo_cases()
         with_tools = [c for c in cases if c["tools"]]
         with_calls = 0
@@ -121,10 +121,10 @@ class Fields(unittest.TestCase):
         self.assertTrue(0 < u["completion_tokens_details"]["reasoning_tokens"] < u["completion_tokens"])
         for name in ("prompt_ms", "prompt_per_second", "predicted_ms", "predicted_per_second", "prompt_per_token_ms", "predicted_per_token_ms"):
             self.assertGreaterEqual(t[name], 0)
-        self.assertIs(a["used_gpu"], False)
+        self.assertIs(a["used_gpu"], False)  # B171
 
     def test_what_is_held_is_not_read_again(self):
-        """The same prompt reads nothing; a prompt that goes on from an answer reads what is new; both give the cold answer."""
+        """B1, B17: the same prompt reads nothing; a prompt that goes on from an answer reads what is new; both give the cold answer."""
         cold = server.chat("Which port does apr listen on please? " * 8, enable_thinking=False).json
         again = server.chat("Which port does apr listen on please? " * 8, enable_thinking=False).json
         self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], cold["usage"]["prompt_tokens"])
@@ -145,7 +145,7 @@ class Fields(unittest.TestCase):
         for fields, n in (({"max_tokens": 3}, 3), ({"max_completion_tokens": 4}, 4), ({"max_tokens": 5, "max_completion_tokens": 2}, 2), ({"max_tokens": 2, "max_completion_tokens": 5}, 2)):
             a = server.chat(LONG, **fields).json
             self.assertEqual((a["usage"]["completion_tokens"], a["choices"][0]["finish_reason"]), (n, "length"), fields)
-        a = server.chat("Hi", max_tokens=64000)  # what the context leaves is enough
+        a = server.chat("Hi", max_tokens=64000)  # B137: what the context leaves is enough
         self.assertEqual((a.status, a.json["choices"][0]["finish_reason"]), (200, "stop"))
         self.assertEqual(server.chat("Hi", max_tokens=-1).status, 200)
         self.assertEqual(server.chat("Hi", max_tokens=None).status, 200)

@@ -1,5 +1,5 @@
 """Every refusal: JSON in OpenAI's shape, the right status, the field by name, before anything is queued.
-Faults: B61 B88 B101 B108 B109 B133 B137 B138 B141, S1 S21 S22 S23 S25 S30."""
+Faults: B61 B88 B101 B108 B109 B133, S1 S21 S22 S23 S25 S30."""
 import json
 import unittest
 
@@ -84,11 +84,13 @@ class Errors(unittest.TestCase):
         return error
 
     def test_wrong_fields(self):
+        """B141: also a message without content."""
         for param, fields in BAD_FIELDS:
             with self.subTest(str(fields)[:100]):
                 self.refused(server.post("/v1/chat/completions", {"messages": USER, **fields}), 400, param=param)
 
     def test_wrong_completions(self):
+        """B141: an empty prompt is refused. B37: so are logits of the prompt's own tokens."""
         for param, fields in BAD_COMPLETIONS:
             with self.subTest(str(fields)[:100]):
                 self.refused(server.post("/v1/completions", fields), 400, param=param)
@@ -119,6 +121,7 @@ class Errors(unittest.TestCase):
                 self.assertIn(words, error["message"])
 
     def test_prompt_longer_than_the_context(self):
+        """B138: with both lengths; B137: only the prompt's own counts."""
         for stream in (False, True):
             a = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 6000}], "stream": stream})
             error = self.refused(a, 400, "context_length_exceeded")

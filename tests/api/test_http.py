@@ -297,6 +297,7 @@ class Callers(unittest.TestCase):
 
 class Documents(unittest.TestCase):
     def test_health(self):
+        """B171: the device that computes."""
         for path in ("/health", "/health/live", "/health/ready"):
             a = server.get(path)
             self.assertEqual(a.status, 200)
@@ -304,10 +305,11 @@ class Documents(unittest.TestCase):
             self.assertLessEqual({"version", "uptime_sec"}, set(a.json))
 
     def test_models(self):
+        """B136: every client finds the context where it looks."""
         a = server.get("/v1/models").json
         m = a["data"][0]
         self.assertEqual((a["object"], len(a["data"]), m["id"], m["object"], m["owned_by"]), ("list", 1, "apr-demo", "model", "apr"))
-        self.assertEqual({m["max_model_len"], m["context_length"], m["meta"]["n_ctx"], m["meta"]["n_ctx_train"]}, {4096})
+        self.assertEqual({m["max_model_len"], m["context_length"], m["loaded_context_length"], m["meta"]["n_ctx"], m["meta"]["n_ctx_train"]}, {4096})
         self.assertEqual(a["models"][0]["slug"], "apr-demo")
 
     def test_metrics(self):

@@ -1,4 +1,4 @@
-"""Requests that end early, beside each other, or with the server. Faults: B142 B143 B148 B149, and the contract's drain."""
+"""Requests that end early, beside each other, or with the server. Faults: B149, and the contract's drain."""
 import json
 import os
 import signal
@@ -48,6 +48,7 @@ class Random(unittest.TestCase):
 
 class Leaving(Random):
     def test_in_the_middle_of_the_answer(self):
+        """B142: the slot is free within a second."""
         for stream in (True, False):
             s = open_stream(self.server, "/v1/completions", self.body(stream=stream))
             self.server.wait_metric("apr_requests_running", lambda v: v == 1, 30)
@@ -78,6 +79,7 @@ class Leaving(Random):
         running.close()
 
     def test_many_come_and_go(self):
+        """B40, B143, B176: nothing of them stays, neither memory nor the wish to stop."""
         before = self.server.metrics()
         for i in range(60):
             s = open_stream(self.server, "/v1/completions", self.body(20 + i))
@@ -122,6 +124,7 @@ class Together(Random):
         return ("--parallel", "2")
 
     def test_two_at_once_are_as_alone(self):
+        """B35"""
         alone = [self.server.post("/v1/completions", {**self.body(100 + 50 * i), "max_tokens": 80, "temperature": t, "seed": 5, "stream": False}).json for i, t in ((0, 0), (1, 1.0))]
         got = [None, None]
 

@@ -5,7 +5,7 @@ import unittest
 
 from apr_server import SLOW, Server, demo_cases, events, gather
 
-HEAD = 40  # tokens at most of a prompt's end that are read again: fewer are not worth a snapshot of their own
+HEAD = 100  # tokens at most that are read again though they are the same: places to go back to are not closer together than is worth it
 
 SNAPSHOT = 3 * (3 * 1024 + 4 * 128 * 128) * 4  # bytes, of the demo model
 TOOLS = [{"type": "function", "function": {"name": name, "description": "Looks something up. " * 4, "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}} for name in ("find", "read", "list")]
@@ -31,19 +31,34 @@ def cached(a):
     return a["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-class Turns(unittest.TestCase):
-    def goes_on(self, a, before):
-        """The prompt of `a` begins with all of the messages of `before`."""
-        self.assertGreaterEqual(cached(a), before["usage"]["prompt_tokens"] - HEAD)
+def tokens(messages, **fields):
+    return server.post("/apply-template", {"messages": messages, **fields}).json["tokens"]
 
+
+class Conversation:
+    """Asks turn by turn, and looks that nothing is read again that the prompt before began with as well."""
+
+    def __init__(self, test, **fields):
+        self.test, self.fields, self.last = test, fields, None
+
+    def ask(self, messages, **fields):
+        now = tokens(messages, **self.fields)
+        a = ask(messages, **self.fields, **fields)
+        self.test.assertEqual(a["usage"]["prompt_tokens"], len(now))
+        if self.last:
+            common = next((i for i, (x, y) in enumerate(zip(self.last, now)) if x != y), min(len(self.last), len(now)))
+            self.test.assertGreater(common, len(self.last) // 3)
+            self.test.assertGreaterEqual(cached(a), common - HEAD)
+        self.last = now
+        return a
+
+
+class Turns(unittest.TestCase):
     def play(self, n_turns, keep):
         """A conversation whose client sends back what keep(message) makes of each answer; every third turn has a tool's result in it."""
-        messages, last = [SYSTEM, {"role": "user", "content": "Where does it say so?"}], None
+        messages, talk = [SYSTEM, {"role": "user", "content": "Where does it say so?"}], Conversation(self, tools=TOOLS)
         for turn in range(n_turns):
-            a = ask(messages, tools=TOOLS, max_tokens=40)
-            if last:
-                self.goes_on(a, last)
-            last = a
+            a = talk.ask(messages, max_tokens=40)
             messages.append(keep(a["choices"][0]["message"]))
             if turn % 3 == 1:
                 messages[-1]["tool_calls"] = [{"id": "c", "type": "function", "function": {"name": "find", "arguments": "{\"query\": \"it\"}"}}]
@@ -62,13 +77,12 @@ class Turns(unittest.TestCase):
     def test_a_side_request_every_turn(self):
         """B26: titles and summaries, asked in between, leave the long conversation where it is."""
         messages = [{"role": "system", "content": "A long book. " * 400}, {"role": "user", "content": "What is it about?"}]
-        last = ask(messages, max_tokens=10)
+        talk = Conversation(self)
+        talk.ask(messages, max_tokens=10)
         for turn in range(5):
             ask([{"role": "user", "content": f"Give number {turn} a title of three words."}], max_tokens=5, enable_thinking=False)
             messages += [{"role": "assistant", "content": "It is about numbers."}, {"role": "user", "content": f"And chapter {turn}?"}]
-            a = ask(messages, max_tokens=10)
-            self.goes_on(a, last)
-            last = a
+            self.assertGreater(cached(talk.ask(messages, max_tokens=10)), 1600)
 
     def test_many_share_one_beginning(self):
         """B22: whoever comes with the same system block goes on from it, one after the other and all at once, however often it was used."""
@@ -91,10 +105,11 @@ class Turns(unittest.TestCase):
     def test_what_was_said_is_still_there(self):
         """B2: a second turn that is answered from what is held is answered as one that is read anew."""
         code = {"role": "user", "content": "The password is tulip. Keep it."}
-        first = ask([code], max_tokens=20, enable_thinking=False)
+        talk = Conversation(self, enable_thinking=False)
+        first = talk.ask([code], max_tokens=20)
         messages = [code, first["choices"][0]["message"], {"role": "user", "content": "Which password did I tell you?"}]
-        warm = ask(messages, max_tokens=30, enable_thinking=False, logprobs=True)
-        self.goes_on(warm, first)
+        warm = talk.ask(messages, max_tokens=30, logprobs=True)
+        self.assertGreater(cached(warm), 0)
         other = Server("--threads", "1", "-q")
         try:
             cold = other.chat(messages, temperature=0, max_tokens=30, enable_thinking=False, logprobs=True).json

@@ -51,7 +51,7 @@ class Demo(unittest.TestCase):
         self.assertGreaterEqual(equal, 0.98 * len(firm))
 
     def test_one_prompt_after_another_is_as_if_alone(self):
-        """B1, B12: what the session holds from before never changes an answer."""
+        """B1: what the session holds from before never changes an answer."""
         cases = sorted((c for c in self.cases if c["min_margin"] >= FRAGILE), key=lambda c: c["prompt_ids"])[:30]
         self.assertEqual(self.generate(cases), self.generate(cases[::-1])[::-1])
 

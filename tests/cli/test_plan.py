@@ -101,7 +101,7 @@ class Plans(unittest.TestCase):
     def test_lines(self):
         text = apr.output(self, "serve", "plan", self.files["0.8B"], "--memory-limit", "4G").decode()
         names = [line.split()[1] for line in text.splitlines() if line.startswith("plan: ")]
-        self.assertEqual(names, ["weights", "KV", "state", "workspace", "overhead", "total", "snapshots", "context"])
+        self.assertEqual(names, ["weights", "KV", "state", "workspace", "overhead", "total", "snapshots", "more", "context"])
 
 
 if __name__ == "__main__":

@@ -63,10 +63,17 @@ class Start(unittest.TestCase):
             self.assertEqual("contradicts" in err, flags == ["--gpu", "--no-gpu"])
 
     def test_served_context_and_alias(self):
+        """B135: as asked for, above a usual default as well as below, said at the start and on request."""
+        s = Server(apr.data("models", "r2-q8_0.gguf"), "--port", "0", "-c", "8192", "-q")
+        url = s.listen()
+        self.assertTrue(s.lines[2].endswith("serving 8192"), s.lines)
+        self.assertEqual(get(url + "/v1/models")["data"][0]["max_model_len"], 8192)
+        self.assertEqual(s.end()[0], 0)
         s = Server("demo", "--port", "0", "-c", "1000", "--alias", "my-model", "-q")
         url = s.listen()
         self.assertTrue(s.lines[2].endswith("declared context 4096 tokens, serving 1000"), s.lines)
-        self.assertEqual(get(url + "/v1/models")["data"][0]["id"], "my-model")
+        listed = get(url + "/v1/models")["data"][0]
+        self.assertEqual((listed["id"], listed["max_model_len"], listed["meta"]["n_ctx"], listed["meta"]["n_ctx_train"]), ("my-model", 1000, 1000, 4096))
         self.assertEqual(s.end(signal.SIGINT)[::2], (0, ""))
 
     def test_a_context_that_is_not_to_be_had(self):
@@ -74,6 +81,13 @@ class Start(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr.decode(), r"^apr: .*5000.*4096")
         self.assertNotIn(b"listening", done.stdout)
+
+    def test_no_flag_switches_the_planning_off(self):
+        """B172: whatever else is said, what does not fit is refused with the arithmetic."""
+        for flags in (["--gpu-layers", "0"], ["--no-gpu"], ["--backend", "cpu"], ["--parallel", "3"], ["-c", "100"], ["--threads", "1"], ["--gpu-layers", "auto"]):
+            done = apr.run("serve", "run", "demo", "--port", "0", "-q", "--memory-limit", "10M", *flags)
+            self.assertEqual(done.returncode, 1, flags)
+            self.assertRegex(done.stderr.decode(), r"(?m)^apr: capacity: \w+: weights \d+ MiB .* against 10 MiB free", flags)
 
     def test_a_port_that_is_taken(self):
         with socket.socket() as taken:

@@ -161,6 +161,7 @@ class Devices(unittest.TestCase):
     """The device-resolution table of a build without CUDA."""
 
     def test_a_gpu_asked_for_by_name_is_refused_before_the_model_is_read(self):
+        """B171: never a CPU under the name of a GPU."""
         for flags, named in ((["--backend", "cuda"], "--backend cuda"), (["--gpu"], "--gpu"), (["--gpu-layers", "all"], "--gpu-layers all"), (["--gpu-layers", "4"], "--gpu-layers 4"),
                              (["--gpu-layers=2"], "--gpu-layers 2")):
             for verb in (["run", "/nonexistent.gguf", "hi"], ["chat", "/nonexistent.gguf"], ["serve", "run", "/nonexistent.gguf", "--port", "0"], ["bench", "/nonexistent.gguf"]):

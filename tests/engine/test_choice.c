@@ -10,6 +10,7 @@ static void check(const struct slot_view *v, int n, int64_t n_prompt, int slot, 
         fail_msg("slot %d from %d; expected %d from %d", c.slot, c.donor, slot, donor);
 }
 
+/* B26: a few words never push a long conversation out while there is another place; B22: what several share is copied, not taken. */
 static void test_slots(void **unused)
 {
     (void)unused;

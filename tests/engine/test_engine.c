@@ -1,4 +1,4 @@
-/* The engine thread as serve/ and cli/ see it: order, ends, cancelling, reuse, slow readers, failures (B137, B141, B142, B143, B105, S1, S23). */
+/* The engine thread as serve/ and cli/ see it: order, ends, cancelling, reuse, slow readers, failures (B105, S1, S23). */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -56,6 +56,7 @@ static void test_first_token_is_the_golden_one(void **state)
     mem_free(logits);
 }
 
+/* B1, B2, B17: the next turn reads what is new, says so, and is answered as if it had read everything. */
 static void test_next_turn_reuses(void **state)
 {
     (void)state;
@@ -120,7 +121,7 @@ static void test_cancel_touches_nobody_else(void **state)
     engine_stop(e);
 }
 
-/* B142: the prompt is not read to its end for nobody. */
+/* B142, B144: the prompt is not read to its end for nobody. */
 static void test_cancel_while_the_prompt_is_read(void **state)
 {
     (void)state;
@@ -147,6 +148,7 @@ static void test_cancel_while_the_prompt_is_read(void **state)
     engine_stop(e);
 }
 
+/* B40 */
 static void test_released_request_frees_its_slot(void **state)
 {
     (void)state;
@@ -286,6 +288,7 @@ static void test_numbers_that_are_none(void **state)
     mem_free(bad);
 }
 
+/* B40: what is held outlives whom it was asked of. */
 static void test_stop_while_running(void **state)
 {
     (void)state;
@@ -324,7 +327,7 @@ static void test_drain(void **state)
     engine_stop(e);
 }
 
-/* The prompt is refused whole; what max_tokens asks beyond the rest is clamped. */
+/* The prompt is refused whole; what max_tokens asks beyond the rest is clamped (B137), and nothing but the context ends an answer without it (B140). */
 static void test_context_length(void **state)
 {
     (void)state;
@@ -363,7 +366,7 @@ static void test_bad_parameters(void **state)
 {
     (void)state;
     struct engine *e = host_start(1, 0, 200, 0);
-    struct request_params p = host_params(0, 5);
+    struct request_params p = host_params(0, 5); /* B141: an empty prompt is not answered from what is held */
     refused_as_invalid(e, &p);
     p = host_params(3, 5);
     host_prompt[1] = -1;
@@ -497,7 +500,7 @@ static void test_edit_and_back(void **state)
     engine_stop(e);
 }
 
-/* While a long prompt is read, who generates goes on, and both answers are those given alone. */
+/* B35: while a long prompt is read, who generates goes on, and both answers are those given alone. */
 static void test_prompt_beside_running(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* The laws of a sequence, bitwise, on every rung, in both arithmetics and with every type of cache: any chunking = whole = single steps, grow = never grown, any thread count = one thread, batch of k =
- * k singles, copy leaves the parent untouched, rewind + replay = fresh, cancelled = never asked (B2, B12, B33, B155, B165). */
+ * k singles, copy leaves the parent untouched, rewind + replay = fresh, cancelled = never asked (B155, B165). */
 #include <string.h>
 
 #include "base/mem.h"
@@ -123,6 +123,7 @@ static void check_growth(struct rig *rig, const struct outcome *whole)
     session_free(s);
 }
 
+/* B35 */
 static void check_batch(struct rig *rig, const struct outcome *whole)
 {
     enum { K = 4 };
@@ -179,7 +180,7 @@ static void check_copy_and_rewind(struct rig *rig, const struct outcome *whole)
     session_free(parent);
 }
 
-/* Another prompt, the same again, a shorter one, one that parts in the middle: always the cold result, with the tokens counted. */
+/* Another prompt (B33), the same again (B12), a shorter one, one that parts in the middle: always the cold result, with the tokens counted; and when state and tokens disagree, too (B2). */
 static void check_session(struct rig *rig, const struct outcome *whole)
 {
     struct session *s = new_session(rig, 1024);
@@ -216,7 +217,7 @@ static void check_session(struct rig *rig, const struct outcome *whole)
     o = outcome_of(rig, s);
     same_outcome(whole, &o, "from the mark = cold");
     outcome_free(&o);
-    state_seq(session_state(s))->length--; /* a broken invariant is a cold prefill, and counted (B2) */
+    state_seq(session_state(s))->length--; /* a broken invariant is a cold prefill, and counted */
     sync_to(s, N_PROMPT, 0);
     o = outcome_of(rig, s);
     same_outcome(whole, &o, "after an anomaly = cold");

@@ -1,5 +1,5 @@
 /* Random operations on sessions that share a runner and copy from each other. After every one of them each session's logits, state and KV rows, and now and then its snapshots, are
- * bit for bit those of a fresh session that read the same tokens in one go (B2, B12, B14, B33). */
+ * bit for bit those of a fresh session that read the same tokens in one go. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -456,6 +456,7 @@ static const struct operation *pick_operation(struct world *w)
     return &operations[at];
 }
 
+/* B2, B12, B14, B33 */
 static void test_random_operations(void **unused)
 {
     static struct world w = {.seed = 20};

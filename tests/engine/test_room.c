@@ -6,7 +6,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* An idle sequence's memory goes to one that needs it. */
+/* B177: an idle sequence's memory goes to one that needs it, before more is taken. */
 static void test_idle_memory_is_given_back(void **state)
 {
     (void)state;
@@ -58,7 +58,7 @@ static void test_memory_for_two(void **state)
     engine_stop(e);
 }
 
-/* Where the workspace for 512 rows does not fit, fewer rows are used and the answer is the same. */
+/* B172: a context that was asked for does not switch the fitting off: where the workspace for 512 rows does not fit, fewer rows are used and the answer is the same. */
 static void test_rows_step_down(void **state)
 {
     (void)state;

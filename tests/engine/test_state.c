@@ -1,4 +1,4 @@
-/* Growth by the contract: capacities, the attempts [headroom, exact], refusal by name, pages given back (B170, B183). */
+/* Growth by the contract: capacities, the attempts [headroom, exact], refusal by name, pages given back. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include "support/model.h"
 #include "support/test.h"
 
+/* B170: the clamp is the served context, not the file's. */
 static void test_capacities(void **unused)
 {
     (void)unused;
@@ -50,6 +51,7 @@ static void do_reserve(void *ctx)
     c->rc = state_reserve(c->s, c->positions, &c->err);
 }
 
+/* B170: headroom, exactly the turn, and then a refusal: never another device. */
 static void check_attempts(enum kv_type type)
 {
     struct rig rig;

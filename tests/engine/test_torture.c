@@ -1,5 +1,5 @@
 /* Everything the engine asks the system for is refused once, in turn: each allocation, mapping, page and thread, and memory as a whole in 64 steps. Every demand ends in the right
- * answer or in a refusal by name, nothing leaks, and the next small request gets its tokens (B40, B170, B177). */
+ * answer or in a refusal by name, nothing leaks, and the next small request gets its tokens. */
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
@@ -278,6 +278,7 @@ static void arm_mapping_when_short(long n)
     mem_fail_call(MEM_CALL_MAP, n);
 }
 
+/* B40: also of what is cancelled while it runs. */
 static void test_allocations(void **state)
 {
     (void)state;
@@ -306,7 +307,7 @@ static void test_threads(void **state)
     assert_true(torture(arm_thread, "n-th thread", 0) > 0);
 }
 
-/* All memory that a day takes, in 64 parts: from none of them to all. */
+/* All memory that a day takes, in 64 parts: from none of them to all (B170, B177). */
 static void test_ceiling(void **state)
 {
     static struct day day;

@@ -1,5 +1,5 @@
 /* Every golden model: logits, likelihood and greedy ids against the float64 reference in exact arithmetic, divergence at or below the peer's in the default one, every
- * intermediate of the traced models (B2, B157, B169). */
+ * intermediate of the traced models (B157, B169). */
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>

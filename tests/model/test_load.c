@@ -1,4 +1,4 @@
-/* What a file must have and hold to be a model: every key and its range, every tensor and its shape, the variants that other writers make (B52, B186, B187, B192). */
+/* What a file must have and hold to be a model: every key and its range, every tensor and its shape, the variants that other writers make (B187). */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>

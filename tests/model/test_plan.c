@@ -1,4 +1,4 @@
-/* The memory arithmetic of the published sizes to the byte, the capacity cases of the contract, the boundary, the line (B183). */
+/* The memory arithmetic of the published sizes to the byte, the capacity cases of the contract, the boundary, the line. */
 #include <stdio.h>
 #include <string.h>
 
@@ -54,6 +54,7 @@ static struct plan_request request_of(const struct model_config *c, uint64_t wei
                                  .source = "MemAvailable", .workspace_rows = 512};
 }
 
+/* B174: the largest too, in 64 bits. */
 static void test_figures(void **unused)
 {
     (void)unused;
@@ -122,6 +123,7 @@ static uint64_t least_bytes(const struct plan *p)
     return p->weight_bytes + p->kv_bytes_per_position * (uint64_t)p->n_positions + p->state_bytes * (uint64_t)p->n_slots + p->workspace_bytes + p->overhead_bytes;
 }
 
+/* B42: snapshots are counted, and there are as many as fit. */
 static void test_boundary(void **unused)
 {
     (void)unused;
@@ -313,7 +315,7 @@ static void test_line(void **unused)
     assert_int_equal(plan_make(&q, &p, &err), ERR_CAPACITY);
 }
 
-/* The largest a file may declare: sums stop at the top instead of starting anew. */
+/* The largest a file may declare: sums stop at the top instead of starting anew (B174). */
 static void test_no_overflow(void **unused)
 {
     (void)unused;
@@ -348,7 +350,7 @@ static void test_write(void **unused)
     buf_free(&out);
 }
 
-/* What is taken is what was planned. */
+/* What is taken is what was planned (B173). */
 static void test_taken(void **unused)
 {
     static const char *const models[] = {"r2-q8_0", "moe-q4_k_m"};

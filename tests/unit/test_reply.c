@@ -67,6 +67,7 @@ static void check_cut(const json_t *one, const struct reply_log *whole, const si
     reply_log_free(&log);
 }
 
+/* B48: a reply in any pieces, several tokens at once or half of one, is the reply. */
 static void test_goldens(void **unused)
 {
     (void)unused;
@@ -511,6 +512,54 @@ static void test_deep_values(void **unused)
     buf_free(&want);
 }
 
+/* B41: several calls of a tool with forty-eight optional parameters, in any order, in linear time, however cut. */
+static void test_many_parameters(void **unused)
+{
+    (void)unused;
+    enum { N = 48, CALLS = 6 };
+    struct buf tools, text, want;
+    struct err err = {0};
+    json_t *parsed = NULL;
+    buf_init(&tools, MEM_OTHER, 1 << 20);
+    buf_init(&text, MEM_OTHER, 1 << 20);
+    buf_init(&want, MEM_OTHER, 1 << 20);
+    buf_add_str(&tools, "[{\"type\": \"function\", \"function\": {\"name\": \"set\", \"parameters\": {\"type\": \"object\", \"properties\": {");
+    for (int i = 0; i < N; i++)
+        buf_addf(&tools, "%s\"option_%d\": {\"type\": \"%s\"}", i ? ", " : "", i, i % 2 ? "integer" : "string");
+    buf_add_str(&tools, "}}}}]");
+    test_ok(json_parse(buf_str(&tools), tools.len, &parsed, &err), &err, "tools");
+    for (int call = 0; call < CALLS; call++) {
+        buf_add_str(&text, "<tool_call>\n<function=set>\n");
+        buf_add_str(&want, "set\x1F{");
+        for (int k = 0; k < N - call; k++) {
+            int i = (k * 7 + call * 5) % N;
+            buf_addf(&text, "<parameter=option_%d>\n%d\n</parameter>\n", i, k);
+            buf_addf(&want, i % 2 ? "%s\"option_%d\": %d" : "%s\"option_%d\": \"%d\"", k ? ", " : "", i, k);
+        }
+        buf_add_str(&text, "</function>\n</tool_call>\n");
+        buf_add_str(&want, "}\x1F" "complete\n");
+    }
+    uint64_t start = processor_ns();
+    for (size_t step = 1; step < 100; step += 7) {
+        struct reply_log log;
+        size_t n_cuts = 0, *cuts = mem_alloc_array(MEM_OTHER, text.len / step + 1, sizeof *cuts);
+        for (size_t at = step; at < text.len; at += step)
+            cuts[n_cuts++] = at;
+        reply_log_init(&log);
+        assert_int_equal(reply_log_run(&log, (struct reply_options){.tools = parsed}, buf_str(&text), text.len, cuts, n_cuts, 1), 0);
+        assert_string_equal(buf_str(&log.calls), buf_str(&want));
+        assert_int_equal(log.n_calls, CALLS);
+        assert_string_equal(log.finish_reason, "tool_calls");
+        reply_log_free(&log);
+        mem_free(cuts);
+    }
+    assert_true(processor_ns() - start < 5000000000u);
+    buf_free(&tools);
+    buf_free(&text);
+    buf_free(&want);
+    json_decref(parsed);
+}
+
 static void test_memory(void **unused)
 {
     (void)unused;
@@ -583,7 +632,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),       cmocka_unit_test(test_held), cmocka_unit_test(test_nothing_else_is_held),       cmocka_unit_test(test_values),     cmocka_unit_test(test_odd_tools), cmocka_unit_test(test_stop_goldens),
-        cmocka_unit_test(test_stop_scope),    cmocka_unit_test(test_linear),      cmocka_unit_test(test_deep_values), cmocka_unit_test(test_memory),    cmocka_unit_test(test_sink_ends_push),
+        cmocka_unit_test(test_stop_scope),    cmocka_unit_test(test_linear),      cmocka_unit_test(test_deep_values), cmocka_unit_test(test_many_parameters), cmocka_unit_test(test_memory),    cmocka_unit_test(test_sink_ends_push),
         cmocka_unit_test(test_broken_bytes),
     };
     json_use_mem();
