@@ -29,7 +29,7 @@ class Random(unittest.TestCase):
     """On a model that is slow enough to be left in the middle."""
 
     def setUp(self):
-        self.server = Server("--threads", "1", "-q", *self.flags(), file=model("r2-q8_0.gguf"))
+        self.server = Server("--threads", "1", "--parallel", "1", "-q", *self.flags(), file=model("r2-q8_0.gguf"))
         bias = self.server.post("/tokenize", {"content": ENDS}).json["tokens"]
         self.bias = {str(t): -100 for t in bias}
 
@@ -180,7 +180,7 @@ class Together(Random):
 
 class Ending(unittest.TestCase):
     def start(self, *flags):
-        s = Server("--threads", "1", *flags, file=model("r2-q8_0.gguf"))
+        s = Server("--threads", "1", "--parallel", "1", *flags, file=model("r2-q8_0.gguf"))
         bias = s.post("/tokenize", {"content": ENDS}).json["tokens"]
         return s, {"prompt": LONG_IDS[:50], "stream": True, "logit_bias": {str(t): -100 for t in bias}}
 
