@@ -3,8 +3,11 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "cli/prompt.h"
 #include "serve/serve.h"
+
+#define ALIAS_MAX 255
 
 struct server {
     struct cli *c;
@@ -46,6 +49,8 @@ static int check_usage(struct cli *c)
         return cli_usage(c, "--host: the address is empty");
     if (o[O_ALIAS].set && !*o[O_ALIAS].s)
         return cli_usage(c, "--alias: the name is empty");
+    if (o[O_ALIAS].set && (strlen(o[O_ALIAS].s) > ALIAS_MAX || !utf8_valid(o[O_ALIAS].s, strlen(o[O_ALIAS].s))))
+        return cli_usage(c, "--alias: the name is no UTF-8 text of at most %d bytes", ALIAS_MAX);
     return cli_check_faults(c);
 }
 

@@ -235,6 +235,18 @@ class Ending(unittest.TestCase):
             self.assertLess(time.monotonic() - start, 1 * SLOW)
             idle.close()
 
+    def test_who_wrote_before_the_signal_gets_an_answer(self):
+        # stopped while the requests arrive, so that the signal is seen first
+        s = Server("--no-metrics")
+        s.process.send_signal(signal.SIGSTOP)
+        clients = [s.connect() for _ in range(8)]
+        for c in clients:
+            c.request("POST", "/tokenize", b'{"content": "hello"}', {"Content-Type": "application/json"})
+        s.process.send_signal(signal.SIGTERM)
+        s.process.send_signal(signal.SIGCONT)
+        self.assertEqual({c.getresponse().status for c in clients} - {200, 503}, set())
+        self.assertEqual(s.stop()[0], 0)
+
     def test_second_signal(self):
         s, body = self.start("--drain-timeout", "60")
         stream = open_stream(s, "/v1/completions", {**body, "max_tokens": 8000, "logprobs": 20})
