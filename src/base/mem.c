@@ -25,7 +25,7 @@ static atomic_long fail_nth;
 
 const char *mem_label_name(enum mem_label label)
 {
-    static const char *const names[MEM_N_LABELS] = {"other", "gguf", "text", "model", "state", "workspace", "serve", "json"};
+    static const char *const names[MEM_N_LABELS] = {"other", "gguf", "text", "model", "state", "workspace", "serve", "json", "store"};
     return (unsigned)label < MEM_N_LABELS ? names[label] : "?";
 }
 
