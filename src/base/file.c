@@ -112,6 +112,11 @@ int file_allocate(int fd, uint64_t bytes)
     return -1;
 }
 
+int file_truncate(int fd, uint64_t bytes)
+{
+    return injected(FILE_WRITE) ? -1 : ftruncate(fd, (off_t)bytes);
+}
+
 int file_sync(int fd)
 {
     return injected(FILE_SYNC) ? -1 : fsync(fd);

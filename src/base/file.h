@@ -17,6 +17,8 @@ int file_read_at(int fd, void *data, size_t n, uint64_t offset);
 int file_write_at(int fd, const void *data, size_t n, uint64_t offset);
 /* Takes the room on the disk now, so that a full one shows before anything is written; where a file system cannot, nothing happens. Counts as a write. */
 int file_allocate(int fd, uint64_t bytes);
+/* Cuts it off; counts as a write too. */
+int file_truncate(int fd, uint64_t bytes);
 int file_sync(int fd);
 int file_rename_at(int dir, const char *from, const char *to);
 int file_unlink_at(int dir, const char *name);

@@ -129,7 +129,7 @@ static int prepare_header(const struct state *s, const struct store *st, int64_t
 static struct segment *add_segment(struct store *st, const struct state *s, const int32_t *tokens, int64_t to, struct segment_header *h, int *is_too_large)
 {
     struct hash_key key;
-    struct segment *parent = tree_longest(&st->tree, st->model, tokens, to, 1, &key);
+    struct segment *parent = tree_longest(&st->tree, st->model, tokens, to, TREE_CONTINUE, &key);
     if (parent)
         tree_touch(&st->tree, parent);
     if (parent && parent->to == to)
@@ -149,11 +149,9 @@ static struct segment *add_segment(struct store *st, const struct state *s, cons
         h->parent = parent->key;
     segment_header_seal(h);
     struct segment *added = tree_add(&st->tree, &(struct segment){.key = key, .parent_key = h->parent, .model = st->model, .parent = parent, .from = h->from, .to = to,
-                                                                   .bytes = segment_file_bytes(h), .status = SEGMENT_WRITING});
-    if (!added)
-        return NULL;
-    tree_touch(&st->tree, added);
-    tree_pin(added, 1);
+                                                                   .bytes = segment_file_bytes(h), .thin_bytes = segment_thin_bytes(h), .status = SEGMENT_WRITING, .pins = 1});
+    if (added)
+        tree_touch(&st->tree, added);
     return added;
 }
 
@@ -260,7 +258,7 @@ struct store_match store_find(struct store *st, const int32_t *tokens, size_t n)
 {
     struct store_match match = {0};
     pthread_mutex_lock(&st->lock);
-    const struct segment *s = tree_longest(&st->tree, st->model, tokens, (int64_t)n, 0, NULL);
+    const struct segment *s = tree_longest(&st->tree, st->model, tokens, (int64_t)n, TREE_LOAD, NULL);
     if (s)
         match = (struct store_match){.n = s->to, .key = s->key};
     pthread_mutex_unlock(&st->lock);

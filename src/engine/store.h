@@ -1,7 +1,8 @@
 /* Conversations on disk, so that they survive a restart. A folder holds segments, one file each: the tokens [from, to) of a timeline, their KV rows and the recurrent state at `to`.
  * A segment's name is the hash of all its tokens [0, to) and of the model, and it names the segment that ends at `from`: conversations that fork share their beginning, and a turn
- * writes only what is new. The folder holds at most the budget; whole conversations' ends go first, those not used for longest. What is found there is believed only as far as its
- * checksums and token ids prove it: everything else costs a line on the log and reading the tokens again, never a wrong answer.
+ * writes only what is new. The folder holds at most the budget: to keep to it, recurrent states where a conversation only passed through are given up first, then the ends of
+ * conversations, always what was not used for longest. What is found there is believed only as far as its checksums and token ids prove it: everything else costs a line on the log and
+ * reading the tokens again, never a wrong answer.
  *
  * All functions are the engine thread's; a thread of the store's own does the writing, and only loading waits for the disk. Nothing here ends a turn: what cannot be saved is not. */
 #ifndef ENGINE_STORE_H
@@ -81,7 +82,7 @@ struct store_stats {
     uint64_t n_written, n_failed; /* segments saved; segments that were to be and could not */
     uint64_t n_loaded;           /* whole conversations */
     uint64_t n_ignored;          /* files that were not what they should be */
-    uint64_t n_evicted;
+    uint64_t n_thinned, n_evicted; /* segments that gave up their recurrent state; all of themselves */
 };
 /* Any thread. */
 void store_stats(struct store *st, struct store_stats *out);

@@ -92,7 +92,7 @@ static void adopt_file(struct store *st, const char *name, struct hash_key key, 
 {
     struct segment_header h;
     struct err err;
-    int fd = segment_open(st->dir, name, &h, &err);
+    int is_thin, fd = segment_open(st->dir, name, &h, &is_thin, &err);
     if (fd == ERR_NO_MEMORY)
         log_warn("sessions: %s/%s: %s; ignored this time", st->path, name, err.message);
     else if (fd < 0)
@@ -105,7 +105,7 @@ static void adopt_file(struct store *st, const char *name, struct hash_key key, 
         return;
     }
     struct segment s = {.key = h.key, .parent_key = h.parent, .model = h.model, .from = h.from, .to = h.to, .bytes = (uint64_t)seen->st_size, .status = SEGMENT_READY, .is_touched = 1,
-                        .is_seen = 1, .has_file = 1, .last_used = (uint64_t)(seen->st_mtim.tv_sec < 0 ? 0 : seen->st_mtim.tv_sec)};
+                        .is_seen = 1, .has_file = 1, .is_thin = is_thin, .thin_bytes = segment_thin_bytes(&h), .last_used = (uint64_t)(seen->st_mtim.tv_sec < 0 ? 0 : seen->st_mtim.tv_sec)};
     (void)tree_add(&st->tree, &s);
 }
 

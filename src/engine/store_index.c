@@ -25,7 +25,7 @@ static const char *const files[] = {INDEX_FILE, INDEX_FILE "-wal", INDEX_FILE "-
 
 static const char create[] = "PRAGMA user_version=" SCHEMA ";"
                              "CREATE TABLE segment (key BLOB PRIMARY KEY, parent BLOB NOT NULL, model BLOB NOT NULL, first INTEGER NOT NULL, past INTEGER NOT NULL, bytes INTEGER NOT NULL,"
-                             " last_used INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;";
+                             " last_used INTEGER NOT NULL, thin_bytes INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;";
 
 static void close_db(struct store_index *x)
 {
@@ -78,7 +78,7 @@ static int open_db(struct store_index *x, int dir)
     else if (rc == SQLITE_OK && user_version != SCHEMA[0] - '0')
         rc = SQLITE_SCHEMA;
     if (rc == SQLITE_OK)
-        rc = sqlite3_prepare_v3(x->db, "INSERT OR REPLACE INTO segment VALUES (?,?,?,?,?,?,?,?)", -1, SQLITE_PREPARE_PERSISTENT, &x->put, NULL);
+        rc = sqlite3_prepare_v3(x->db, "INSERT OR REPLACE INTO segment VALUES (?,?,?,?,?,?,?,?,?)", -1, SQLITE_PREPARE_PERSISTENT, &x->put, NULL);
     if (rc == SQLITE_OK)
         rc = sqlite3_prepare_v3(x->db, "DELETE FROM segment WHERE key=?", -1, SQLITE_PREPARE_PERSISTENT, &x->remove, NULL);
     return rc;
@@ -87,7 +87,7 @@ static int open_db(struct store_index *x, int dir)
 /* Of what tells where a segment belongs: the database itself has no checksums. */
 static int64_t row_sum(const struct segment *s)
 {
-    uint64_t fields[] = {s->key.low, s->key.high, s->parent_key.low, s->parent_key.high, s->model.low, s->model.high, (uint64_t)s->from, (uint64_t)s->to, s->bytes};
+    uint64_t fields[] = {s->key.low, s->key.high, s->parent_key.low, s->parent_key.high, s->model.low, s->model.high, (uint64_t)s->from, (uint64_t)s->to, s->bytes, s->thin_bytes};
     return (int64_t)hash_bytes(fields, sizeof fields, 0);
 }
 
@@ -110,7 +110,9 @@ static int read_row(sqlite3_stmt *query, struct segment *s)
     s->to = sqlite3_column_int64(query, 4);
     s->bytes = (uint64_t)bytes;
     s->last_used = (uint64_t)last_used;
-    int is_sane = s->from >= 0 && s->to > s->from && bytes > 0 && last_used >= 0 && last_used <= (sqlite3_int64)1 << 60 && sqlite3_column_int64(query, 7) == row_sum(s);
+    s->thin_bytes = (uint64_t)sqlite3_column_int64(query, 7);
+    s->is_thin = s->bytes == s->thin_bytes;
+    int is_sane = s->from >= 0 && s->to > s->from && bytes > 0 && last_used >= 0 && last_used <= (sqlite3_int64)1 << 60 && sqlite3_column_int64(query, 8) == row_sum(s);
     return is_sane ? SQLITE_OK : SQLITE_CORRUPT;
 }
 
@@ -120,7 +122,7 @@ static int read_rows(struct store_index *x, store_index_row *row, void *ctx)
     for (int tell = 0; tell < 2; tell++) {
         sqlite3_stmt *query = NULL;
         struct segment s;
-        int rc = sqlite3_prepare_v2(x->db, "SELECT key, parent, model, first, past, bytes, last_used, sum FROM segment", -1, &query, NULL), step = SQLITE_DONE;
+        int rc = sqlite3_prepare_v2(x->db, "SELECT key, parent, model, first, past, bytes, last_used, thin_bytes, sum FROM segment", -1, &query, NULL), step = SQLITE_DONE;
         while (rc == SQLITE_OK && (step = sqlite3_step(query)) == SQLITE_ROW) {
             rc = read_row(query, &s);
             if (rc == SQLITE_OK && tell && row(ctx, &s) < 0)
@@ -210,7 +212,8 @@ void store_index_put(struct store_index *x, const struct segment *s)
     (void)sqlite3_bind_int64(x->put, 5, s->to);
     (void)sqlite3_bind_int64(x->put, 6, (sqlite3_int64)s->bytes);
     (void)sqlite3_bind_int64(x->put, 7, (sqlite3_int64)s->last_used);
-    (void)sqlite3_bind_int64(x->put, 8, row_sum(s));
+    (void)sqlite3_bind_int64(x->put, 8, (sqlite3_int64)s->thin_bytes);
+    (void)sqlite3_bind_int64(x->put, 9, row_sum(s));
     run(x, x->put);
 }
 

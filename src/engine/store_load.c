@@ -48,7 +48,7 @@ static int take_chain(struct store_load *load, const struct store_match *match)
     int rc = ERR_NOT_FOUND;
     pthread_mutex_lock(&st->lock);
     struct segment *last = tree_get(&st->tree, match->key);
-    if (last && last->to == match->n && last->status == SEGMENT_READY) {
+    if (last && last->to == match->n && tree_is_usable(last, TREE_LOAD)) {
         for (struct segment *s = last; s; s = s->parent)
             load->n++;
         load->chain = mem_alloc_array(MEM_STORE, (size_t)load->n, sizeof *load->chain);
@@ -100,9 +100,12 @@ static int check_header(const struct store_load *load, struct err *err)
 static int open_segment(struct store_load *load, struct err *err)
 {
     char name[SEGMENT_NAME_BYTES];
+    int is_thin;
     segment_name(load->chain[load->at]->key, SEGMENT_ENDING, name);
-    load->fd = segment_open(load->store->dir, name, &load->header, err);
+    load->fd = segment_open(load->store->dir, name, &load->header, &is_thin, err);
     TRY(load->fd);
+    if (is_thin && load->at + 1 == load->n)
+        return err_set(err, ERR_FORMAT, "has lost its end");
     load->piece = 0;
     TRY(check_header(load, err));
     return segment_check_ids(load->fd, &load->header, load->tokens + load->header.from, load->buffer, err);

@@ -59,6 +59,12 @@ uint64_t segment_file_bytes(const struct segment_header *h)
     return sizeof *h + n_tokens(h) * sizeof(int32_t) + total + segment_n_pieces(h) * 8;
 }
 
+uint64_t segment_thin_bytes(const struct segment_header *h)
+{
+    uint64_t bytes = segment_file_bytes(h);
+    return bytes && h->recurrent_bytes ? bytes - h->recurrent_bytes - pieces_of(h->recurrent_bytes) * 8 : 0;
+}
+
 struct segment_piece segment_piece(const struct segment_header *h, uint64_t i)
 {
     uint64_t n_rows = segment_n_row_pieces(h), at = sizeof *h + n_tokens(h) * sizeof(int32_t), total = rows_bytes(h);
@@ -85,6 +91,8 @@ int segment_header_check(const struct segment_header *h, uint64_t file_bytes, st
     uint64_t expected = segment_file_bytes(h);
     if (expected == 0 || h->reserved != 0)
         return err_set(err, ERR_FORMAT, "has a header that makes no sense");
+    if (file_bytes != expected && file_bytes == segment_thin_bytes(h))
+        return 1;
     if (file_bytes != expected)
         return err_set(err, ERR_FORMAT, "is %llu bytes long instead of %llu", (unsigned long long)file_bytes, (unsigned long long)expected);
     return 0;
@@ -118,7 +126,7 @@ static int read_failed(struct err *err)
     return err_set(err, ERR_IO, "cannot be read: %s", strerror(errno));
 }
 
-int segment_open(int dir, const char *name, struct segment_header *out, struct err *err)
+int segment_open(int dir, const char *name, struct segment_header *out, int *is_thin, struct err *err)
 {
     uint64_t bytes;
     int fd = file_open_at(dir, name, O_RDONLY, 0);
@@ -137,8 +145,10 @@ int segment_open(int dir, const char *name, struct segment_header *out, struct e
         rc = read_failed(err);
     else
         rc = segment_header_check(out, bytes, err);
-    if (rc == 0)
+    if (rc >= 0) {
+        *is_thin = rc;
         return fd;
+    }
     close(fd);
     return rc;
 }

@@ -1,5 +1,5 @@
 /* The file of one segment: a header, the token ids, then the rows and the recurrent state in pieces, each followed by its checksum. Nothing read from it is used before it was checked
- * against the file's size, and no piece before its checksum was. */
+ * against the file's size, and no piece before its checksum was. A thin one was cut off behind the rows: others build on it, but nothing can go on from its end. */
 #ifndef ENGINE_STORE_SEGMENT_H
 #define ENGINE_STORE_SEGMENT_H
 
@@ -22,11 +22,12 @@ struct segment_header {          /* as in the file, little-endian */
 
 /* Fills in magic, version and hash. */
 void segment_header_seal(struct segment_header *h);
-/* Checks the header and that a file of so many bytes is what it describes; the sentence goes on from the file's name. */
+/* Checks the header and that a file of so many bytes is what it describes: 0, or 1 when it is thin. The sentence goes on from the file's name. */
 int segment_header_check(const struct segment_header *h, uint64_t file_bytes, struct err *err) MUST_CHECK;
 
-/* 0 when the sizes are absurd. */
+/* Of a whole one and of a thin one; 0 when the sizes are absurd, or when there is no state that could be cut off. */
 uint64_t segment_file_bytes(const struct segment_header *h);
+uint64_t segment_thin_bytes(const struct segment_header *h);
 /* Pieces of rows come first, those of the recurrent state behind them. */
 uint64_t segment_n_row_pieces(const struct segment_header *h);
 uint64_t segment_n_pieces(const struct segment_header *h);
@@ -45,8 +46,8 @@ struct segment_piece segment_piece(const struct segment_header *h, uint64_t i);
 int segment_write_head(int fd, const struct segment_header *h, const int32_t *ids);
 int segment_write_piece(int fd, const struct segment_header *h, uint64_t i, unsigned char *data);
 
-/* Opens and checks the header; returns the descriptor. ERR_NOT_FOUND, ERR_IO, ERR_FORMAT, and ERR_NO_MEMORY, which is not the file's fault; sentences go on from the file's name. */
-int segment_open(int dir, const char *name, struct segment_header *out, struct err *err) MUST_CHECK;
+/* Opens and checks the header; returns the descriptor, and *is_thin. ERR_NOT_FOUND, ERR_IO, ERR_FORMAT, and ERR_NO_MEMORY, which is not the file's fault; sentences go on from the file's name. */
+int segment_open(int dir, const char *name, struct segment_header *out, int *is_thin, struct err *err) MUST_CHECK;
 /* Are these the tokens [from, to)? buffer: SEGMENT_BUFFER_BYTES. */
 int segment_check_ids(int fd, const struct segment_header *h, const int32_t *ids, void *buffer, struct err *err) MUST_CHECK;
 int segment_read_piece(int fd, const struct segment_header *h, uint64_t i, unsigned char *data, struct err *err) MUST_CHECK;

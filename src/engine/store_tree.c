@@ -73,24 +73,25 @@ void tree_remove(struct tree *t, struct segment *s)
     size_t i = lower_bound(t, s->to);
     while (t->at[i] != s)
         i++;
-    if (s->parent)
-        s->parent->n_children--;
+    if (s->parent && --s->parent->n_children == 0 && s->parent->is_thin)
+        s->parent->status = SEGMENT_DEAD;
     t->bytes -= s->bytes;
     t->n--;
     memmove(t->at + i, t->at + i + 1, (t->n - i) * sizeof *t->at);
     mem_free(s);
 }
 
-/* May tokens go on from it? */
-static int is_usable(const struct segment *s, int unfinished)
+int tree_is_usable(const struct segment *s, enum tree_use use)
 {
+    if (use == TREE_LOAD && s->is_thin)
+        return 0;
     for (; s; s = s->parent)
-        if (s->status != SEGMENT_READY && !(unfinished && s->status == SEGMENT_WRITING))
+        if (s->status != SEGMENT_READY && !(use == TREE_CONTINUE && s->status == SEGMENT_WRITING))
             return 0;
     return 1;
 }
 
-struct segment *tree_longest(const struct tree *t, struct hash_key model, const int32_t *tokens, int64_t n, int unfinished, struct hash_key *key)
+struct segment *tree_longest(const struct tree *t, struct hash_key model, const int32_t *tokens, int64_t n, enum tree_use use, struct hash_key *key)
 {
     struct segment *best = NULL;
     struct hash_stream h;
@@ -105,7 +106,7 @@ struct segment *tree_longest(const struct tree *t, struct hash_key model, const 
             at = s->to;
             here = hash_stream_key(&h);
         }
-        if (hash_key_equal(s->key, here) && is_usable(s, unfinished))
+        if (hash_key_equal(s->key, here) && tree_is_usable(s, use))
             best = s;
     }
     if (key) {
@@ -164,18 +165,50 @@ int tree_link(struct tree *t)
             n++;
         }
     }
+    for (size_t i = 0; i < t->n; i++)
+        if (t->at[i]->is_thin && t->at[i]->n_children == 0)
+            t->at[i]->status = SEGMENT_DEAD;
     return n;
 }
 
-struct segment *tree_victim(const struct tree *t)
+enum { PASSED, END, KEPT };
+
+/* A child that is not ready may fail, and its parent is an end again. */
+static int worth(const struct segment *s)
+{
+    if (s->status != SEGMENT_READY || s->pins > 0 || s->is_stuck)
+        return KEPT;
+    if (s->n_children == 0)
+        return END;
+    return s->n_children == 1 && !s->is_awaiting && !s->is_thin && s->thin_bytes ? PASSED : KEPT;
+}
+
+struct segment *tree_victim(const struct tree *t, int *thin)
 {
     struct segment *best = NULL;
+    int least = KEPT;
+    for (size_t i = 0; i < t->n; i++) { /* parents first */
+        t->at[i]->is_awaiting = 0;
+        if (t->at[i]->parent && t->at[i]->status != SEGMENT_READY)
+            t->at[i]->parent->is_awaiting = 1;
+    }
     for (size_t i = 0; i < t->n; i++) {
         struct segment *s = t->at[i];
-        if (s->status == SEGMENT_READY && s->n_children == 0 && s->pins == 0 && (!best || s->last_used < best->last_used))
+        int value = worth(s);
+        if (value < least || (best && value == least && s->last_used < best->last_used)) {
             best = s;
+            least = value;
+        }
     }
+    *thin = least == PASSED;
     return best;
+}
+
+void tree_set_thin(struct tree *t, struct segment *s)
+{
+    t->bytes -= s->bytes - s->thin_bytes;
+    s->bytes = s->thin_bytes;
+    s->is_touched = 1;
 }
 
 struct segment *tree_dead(const struct tree *t)

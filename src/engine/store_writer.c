@@ -42,15 +42,42 @@ static int sweep(struct store *st)
     return n_stuck;
 }
 
-/* Evicts until the tree fits the budget; negative when it cannot be. Once a file cannot be removed, no more are tried in vain. */
+/* Cuts the recurrent state off; whoever wants to go on from there is told from now on that it is not there. Negative when the file stays as it is. */
+static int make_thin(struct store *st, struct segment *s)
+{
+    char name[SEGMENT_NAME_BYTES];
+    segment_name(s->key, SEGMENT_ENDING, name);
+    int fd = file_open_at(st->dir, name, O_RDWR, 0), rc = fd < 0 ? -1 : file_truncate(fd, s->thin_bytes);
+    if (rc != 0)
+        log_warn("sessions: %s/%s: cannot be cut: %s", st->path, name, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    pthread_mutex_lock(&st->lock);
+    if (rc == 0) {
+        tree_set_thin(&st->tree, s);
+        st->stats.n_thinned++;
+    } else {
+        s->is_thin = 0;
+        s->is_stuck = 1;
+    }
+    s->pins--;
+    pthread_mutex_unlock(&st->lock);
+    return rc;
+}
+
+/* Gives up what is worth least until the tree fits the budget; negative when it cannot be. Once a file cannot be changed, no more are tried in vain. */
 static int make_room(struct store *st)
 {
     int n_stuck = sweep(st);
     for (int now = n_stuck;;) {
         pthread_mutex_lock(&st->lock);
         int fits = st->tree.bytes <= st->budget_bytes;
-        struct segment *victim = fits || now > n_stuck ? NULL : tree_victim(&st->tree);
-        if (victim) {
+        int thin = 0;
+        struct segment *victim = fits || now > n_stuck ? NULL : tree_victim(&st->tree, &thin);
+        if (victim && thin) {
+            victim->is_thin = 1;
+            victim->pins++;
+        } else if (victim) {
             victim->status = SEGMENT_DEAD;
             st->stats.n_evicted++;
         }
@@ -59,7 +86,7 @@ static int make_room(struct store *st)
             return 0;
         if (!victim)
             return -1;
-        now = sweep(st);
+        now = thin ? now - make_thin(st, victim) : sweep(st);
     }
 }
 
@@ -149,7 +176,7 @@ static void settle(struct store *st, struct store_writing *w, int is_saved)
     else if (w->segment->status == SEGMENT_WRITING) /* else what it builds on failed meanwhile */
         w->segment->status = SEGMENT_READY;
     st->stats.n_written += w->segment->status == SEGMENT_READY;
-    tree_pin(w->segment, -1);
+    w->segment->pins--;
     pthread_mutex_unlock(&st->lock);
     if (is_saved && st->is_failing) {
         log_info("sessions: %s: conversations are saved again", st->path);

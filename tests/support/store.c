@@ -64,16 +64,18 @@ void shelf_remove(struct shelf *shelf)
     assert_int_equal(rmdir(shelf->dir), 0);
 }
 
-void shelf_save(struct shelf *shelf, const struct line *line, int i)
+int shelf_save(struct shelf *shelf, const struct line *line, int i)
 {
     const struct state *s = session_state(line->s);
     struct store_writing *w = store_begin(shelf->st, s, line->ids, line->at[i]);
+    int is_begun = w != NULL;
     for (enum store_progress p = STORE_MORE; w && p != STORE_OVER;) {
         p = store_piece(w, s);
         if (p == STORE_LATER)
             usleep(1000);
     }
     assert_true(store_wait(shelf->st, 60000));
+    return is_begun;
 }
 
 int shelf_files(const struct shelf *shelf, uint64_t *bytes)

@@ -33,8 +33,8 @@ void shelf_make(struct shelf *shelf, struct rig *rig, uint64_t budget);
 void shelf_open(struct shelf *shelf);
 void shelf_close(struct shelf *shelf);
 void shelf_remove(struct shelf *shelf); /* closes, deletes the folder */
-/* Stores the line up to its i-th end and waits for it. */
-void shelf_save(struct shelf *shelf, const struct line *line, int i);
+/* Stores the line up to its i-th end and waits for it; 1, or 0 when there was nothing to do. */
+int shelf_save(struct shelf *shelf, const struct line *line, int i);
 /* The files of segments: how many, and their bytes in all. */
 int shelf_files(const struct shelf *shelf, uint64_t *bytes);
 /* The file of the segment that ends at the line's i-th end. */
