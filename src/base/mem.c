@@ -30,7 +30,7 @@ static atomic_size_t reserved;
 
 const char *mem_label_name(enum mem_label label)
 {
-    static const char *const names[MEM_N_LABELS] = {"other", "gguf", "text", "model", "state", "workspace", "serve", "json"};
+    static const char *const names[MEM_N_LABELS] = {"other", "gguf", "text", "model", "state", "workspace", "serve", "json", "store"};
     return (unsigned)label < MEM_N_LABELS ? names[label] : "?";
 }
 

@@ -17,6 +17,7 @@ enum mem_label {
     MEM_WORKSPACE, /* activations of one forward */
     MEM_SERVE,     /* connections, requests */
     MEM_JSON,      /* the JSON library */
+    MEM_STORE,     /* conversations on their way to and from the disk */
     MEM_N_LABELS
 };
 

@@ -24,11 +24,12 @@ static int open_all(struct engine *e, struct err *err)
         TRY(session_create(e->runner, e->plan.cache_type, e->plan.n_positions, &e->slots[i].session, err));
         session_set_snapshots(e->slots[i].session, e->plan.n_snapshots);
     }
-    return 0;
+    return disk_open(e, err);
 }
 
 static void engine_free(struct engine *e)
 {
+    disk_close(e);
     for (int i = 0; i < e->n_slots; i++)
         session_free(e->slots[i].session);
     mem_set_limit(MEM_STATE, SIZE_MAX);
@@ -190,4 +191,11 @@ void engine_stats_read(struct engine *e, struct engine_stats *out)
     out->n_running = e->n_running;
     out->n_waiting = e->queue.n;
     pthread_mutex_unlock(&e->lock);
+}
+
+int engine_store_stats(struct engine *e, struct store_stats *out)
+{
+    if (e->store)
+        store_stats(e->store, out);
+    return e->store != NULL;
 }

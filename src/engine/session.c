@@ -98,6 +98,13 @@ void session_set_snapshots(struct session *s, int n)
     s->prompt_end = 0;
 }
 
+struct state_snapshot *session_keep(struct session *s)
+{
+    snapshots_keep(&s->snapshots, s->state);
+    struct state_snapshot *newest = snapshots_newest(&s->snapshots, state_length(s->state));
+    return newest && state_snapshot_position(newest) == state_length(s->state) ? newest : NULL;
+}
+
 uint64_t session_trim(struct session *s, int64_t positions)
 {
     uint64_t before = state_bytes(s->state);

@@ -1,7 +1,6 @@
-/* Growth by the contract: capacities, the attempts [headroom, exact], refusal by name, pages given back. */
+/* Growth by the contract: capacities, the attempts [headroom, exact], refusal by name, pages given back (B170, B183). */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "support/model.h"
@@ -19,23 +18,6 @@ static void test_capacities(void **unused)
     assert_int_equal(grown_capacity(4097, 4096, 262144), 8192);
     assert_int_equal(grown_capacity(100, 4096, 1000), 1000);
     assert_int_equal(grown_capacity(5000, 4096, 4999), 5000); /* never below the turn; the caller refuses it */
-}
-
-/* What goes to stderr while fn runs. */
-static void capture(void (*fn)(void *), void *ctx, char *out, size_t n)
-{
-    FILE *file = tmpfile();
-    int saved = dup(2);
-    fflush(stderr);
-    dup2(fileno(file), 2);
-    fn(ctx);
-    fflush(stderr);
-    dup2(saved, 2);
-    close(saved);
-    rewind(file);
-    size_t got = fread(out, 1, n - 1, file);
-    out[got] = 0;
-    fclose(file);
 }
 
 struct reserve_call {
@@ -63,7 +45,7 @@ static void check_attempts(enum kv_type type)
     test_ok(state_create(&rig.m->config, rig.dev, type, 100000, &s, &err), &err, "state");
     assert_int_equal(state_bytes(s), 0); /* nothing before the first turn */
     struct reserve_call call = {.s = s, .positions = 100};
-    capture(do_reserve, &call, text, sizeof text);
+    test_capture(do_reserve, &call, text, sizeof text);
     assert_int_equal(call.rc, 0);
     assert_int_equal(state_capacity(s), 4096);
     assert_string_equal(text, "");
@@ -71,14 +53,14 @@ static void check_attempts(enum kv_type type)
     /* Headroom does not fit, the exact size does: one notice line. 5000 positions ask for 8192. */
     mem_set_ceiling(mem_total() + 2 * ((5100 - 4096) * row + page));
     call = (struct reserve_call){.s = s, .positions = 5000};
-    capture(do_reserve, &call, text, sizeof text);
+    test_capture(do_reserve, &call, text, sizeof text);
     assert_int_equal(call.rc, 0);
     assert_int_equal(state_capacity(s), 5000);
     assert_string_equal(text, "[qwen35] decode state: 8192 positions would not allocate, sized to the turn (5000) instead (#4443)\n");
 
     /* Not even the exact size: refused by name, what is held stays. */
     call = (struct reserve_call){.s = s, .positions = 6000};
-    capture(do_reserve, &call, text, sizeof text);
+    test_capture(do_reserve, &call, text, sizeof text);
     assert_int_equal(call.rc, ERR_CAPACITY);
     assert_non_null(strstr(call.err.message, "a decode state for 6000 positions would not allocate"));
     assert_int_equal(state_capacity(s), 5000);
@@ -87,12 +69,12 @@ static void check_attempts(enum kv_type type)
 
     /* Next turn plans anew: the headroom again. */
     call = (struct reserve_call){.s = s, .positions = 6000};
-    capture(do_reserve, &call, text, sizeof text);
+    test_capture(do_reserve, &call, text, sizeof text);
     assert_int_equal(state_capacity(s), 8192);
     state_shrink(s, 100);
     assert_int_equal(state_capacity(s), 100);
     call = (struct reserve_call){.s = s, .positions = 100001};
-    capture(do_reserve, &call, text, sizeof text);
+    test_capture(do_reserve, &call, text, sizeof text);
     assert_int_equal(call.rc, ERR_CONTEXT_LENGTH);
     state_free(s);
     rig_close(&rig);
