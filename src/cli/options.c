@@ -27,6 +27,8 @@ const struct opt_spec cli_options[N_OPTIONS] = {
     [O_DRAIN_TIMEOUT] = {"drain-timeout", 0, OPT_INT, 0, 86400, NULL, "30", VERB_SERVE, "S", "seconds that running requests get after SIGTERM or SIGINT"},
     [O_NO_METRICS] = {"no-metrics", 0, OPT_FLAG, 0, 0, NULL, NULL, VERB_SERVE, NULL, "do not mount /metrics"},
     [O_ALIAS] = {"alias", 0, OPT_STRING, 0, 0, NULL, "the file's general.name", VERB_SERVE, "NAME", "model id in /v1/models"},
+    [O_SESSION_DIR] = {"session-dir", 0, OPT_STRING, 0, 0, NULL, "none", VERB_SERVE, "DIR", "folder where conversations are kept, so that they survive a restart; others must not be able to write there"},
+    [O_SESSION_BUDGET] = {"session-budget", 0, OPT_SIZE, 1 << 20, 0, NULL, "8GiB", VERB_SERVE, "SIZE", "bytes that --session-dir may hold: what was not used for longest goes first"},
     [O_LIST_DEVICES] = {"list-devices", 0, OPT_FLAG, 0, 0, NULL, NULL, VERB_SERVE | VERB_RUN | VERB_CHAT | VERB_BENCH, NULL, "print the devices and exit"},
 
     [O_CONTEXT_LENGTH] = {"context-length", 'c', OPT_INT, 1, MAX_CONTEXT, NULL, "the largest that fits, up to the model's own", COMPUTING | VERB_PLAN, "N",

@@ -51,6 +51,10 @@ static int check_usage(struct cli *c)
         return cli_usage(c, "--alias: the name is empty");
     if (o[O_ALIAS].set && (strlen(o[O_ALIAS].s) > ALIAS_MAX || !utf8_valid(o[O_ALIAS].s, strlen(o[O_ALIAS].s))))
         return cli_usage(c, "--alias: the name is no UTF-8 text of at most %d bytes", ALIAS_MAX);
+    if (o[O_SESSION_DIR].set && !*o[O_SESSION_DIR].s)
+        return cli_usage(c, "--session-dir: the name is empty");
+    if (o[O_SESSION_BUDGET].set && !o[O_SESSION_DIR].set)
+        return cli_usage(c, "--session-budget is for a --session-dir, and there is none");
     return cli_check_faults(c);
 }
 

@@ -99,6 +99,8 @@ static void promise(const struct engine *e, struct request *r, int slot)
     r->session = e->slots[slot].session;
     r->budget = asked < 0 || asked > left ? left : asked;
     r->positions = (int64_t)r->prompt.len + room_ahead(r);
+    if (!r->opened_ns)
+        r->opened_ns = clock_ns();
 }
 
 /* Room for the turn, and then the beginning of the prompt from the disk. */
@@ -106,7 +108,6 @@ static int open_stored(struct engine *e, struct request *r, int slot, const stru
 {
     struct reclaim_from from = {.e = e, .spared = {slot, -1}};
     promise(e, r, slot);
-    r->opened_ns = clock_ns();
     session_reset(r->session);
     limit_state(e);
     TRY(session_grow(r->session, r->positions, reclaim, &from, err));
@@ -168,6 +169,7 @@ static void put_back(struct engine *e, struct request *r, int slot, int is_block
     e->slots[slot].request = NULL;
     e->n_running--;
     queue_unpop(&e->queue, r);
+    r->opened_ns = 0;
     pthread_mutex_unlock(&e->lock);
     e->is_blocked = is_blocked;
 }

@@ -32,17 +32,32 @@ int disk_open(struct engine *e, struct err *err)
     return 0;
 }
 
-void disk_save(struct engine *e, int slot)
+static void save(struct engine *e, int slot, struct state_snapshot *at)
 {
     struct slot *s = &e->slots[slot];
     size_t n;
-    const int32_t *tokens = session_tokens(s->session, &n);
-    if (!e->store || s->load || n < DISK_MIN_TOKENS || s->n_writings == DISK_WRITINGS)
+    if (!at || state_snapshot_position(at) < DISK_MIN_TOKENS)
         return;
-    struct state_snapshot *at = session_keep(s->session);
-    struct store_writing *w = at ? store_begin(e->store, session_state(s->session), tokens, at) : NULL;
+    struct store_writing *w = store_begin(e->store, session_state(s->session), session_tokens(s->session, &n), at);
     if (w)
         s->writings[s->n_writings++] = w;
+}
+
+static int may_save(const struct engine *e, int slot)
+{
+    return e->store && !e->slots[slot].load && e->slots[slot].n_writings < DISK_WRITINGS;
+}
+
+void disk_save_prompt(struct engine *e, int slot)
+{
+    if (may_save(e, slot))
+        save(e, slot, session_fork_point(e->slots[slot].session));
+}
+
+void disk_save_turn(struct engine *e, int slot)
+{
+    if (may_save(e, slot))
+        save(e, slot, session_keep(e->slots[slot].session));
 }
 
 int disk_is_saving(const struct slot *s)

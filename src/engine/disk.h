@@ -16,8 +16,10 @@ int disk_open(struct engine *e, struct err *err) MUST_CHECK;
 /* Gives the store what is on its way, for some seconds at most, and ends. */
 void disk_close(struct engine *e);
 
-/* Begins to save what the slot's session holds now. */
-void disk_save(struct engine *e, int slot);
+/* The prompt is read: begins to save it up to where the next turn can go on from, whatever becomes of the answer in it. */
+void disk_save_prompt(struct engine *e, int slot);
+/* The turn is over: the same for all that its session holds now. */
+void disk_save_turn(struct engine *e, int slot);
 /* Some of what it holds is not on disk yet. */
 int disk_is_saving(const struct slot *s);
 /* Its session will become another: what is not saved yet is lost. */

@@ -14,7 +14,7 @@ void sched_finish(struct engine *e, int slot, enum finish why, const struct err 
     if (err)
         session_reset(e->slots[slot].session);
     else
-        disk_save(e, slot);
+        disk_save_turn(e, slot);
     double decode_ms = r->decode_start_ns ? clock_ms_since(r->decode_start_ns) : 0;
     struct token_event end = {.kind = EVENT_END, .finish = why, .n_prompt = (int64_t)r->prompt.len, .n_cached = r->n_cached, .n_generated = r->n_generated,
                               .prefill_ms = r->prefill_ms, .decode_ms = decode_ms};
@@ -107,7 +107,7 @@ void sched_prompt_read(struct engine *e, int slot)
     e->stats.prefill_seconds += r->prefill_ms / 1e3;
     e->stats.anomalies = anomalies;
     pthread_mutex_unlock(&e->lock);
-    disk_save(e, slot);
+    disk_save_prompt(e, slot);
     emit_token(e, slot);
 }
 

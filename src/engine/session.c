@@ -105,6 +105,11 @@ struct state_snapshot *session_keep(struct session *s)
     return newest && state_snapshot_position(newest) == state_length(s->state) ? newest : NULL;
 }
 
+struct state_snapshot *session_fork_point(const struct session *s)
+{
+    return snapshots_newest(&s->snapshots, s->n_marks > 0 ? (int64_t)s->marks[s->n_marks - 1] : state_length(s->state));
+}
+
 uint64_t session_trim(struct session *s, int64_t positions)
 {
     uint64_t before = state_bytes(s->state);

@@ -74,6 +74,9 @@ void session_set_snapshots(struct session *s, int n);
 int session_grow(struct session *s, int64_t positions, uint64_t (*reclaim)(void *ctx, uint64_t bytes), void *ctx, struct err *err) MUST_CHECK;
 /* A snapshot of where it stands now, kept among its others and borrowed from there; NULL when there is none to be had. */
 struct state_snapshot *session_keep(struct session *s);
+/* The one that the next turn can surely go on from: the newest at or below the last mark of the prompt that was read, before the
+ * answer's own head; without marks the prompt's end. NULL when there is none. */
+struct state_snapshot *session_fork_point(const struct session *s);
 /* Gives back the memory above `positions` and what it holds; returns the bytes. */
 uint64_t session_trim(struct session *s, int64_t positions);
 /* Lets go of all snapshots but the newest; returns the bytes. */
