@@ -140,6 +140,19 @@ static void test_bounds(void **unused)
     mem_free(wrapped);
 }
 
+/* Work without memory: what is searched for in every element of a list takes a step an element. */
+static void test_steps(void **unused)
+{
+    (void)unused;
+    static const char source[] = "{% set r = range(5000) %}{% for a in r %}{% if -1 in r %}{% endif %}{% endfor %}";
+    struct jinja_output out;
+    struct err err = {0};
+    assert_int_equal(render(source, sizeof source - 1, NULL, &out, &err), JINJA_RUNTIME);
+    assert_int_equal(err.code, ERR_LIMIT);
+    assert_non_null(strstr(err.message, "steps"));
+    jinja_output_free(&out);
+}
+
 /* The n-th allocation fails, for every n a rendering reaches: an error, and nothing leaks. */
 static void test_failing_memory(void **unused)
 {
@@ -202,7 +215,7 @@ static void test_origin(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_features), cmocka_unit_test(test_templates), cmocka_unit_test(test_origin), cmocka_unit_test(test_bounds), cmocka_unit_test(test_failing_memory),
+        cmocka_unit_test(test_features), cmocka_unit_test(test_templates), cmocka_unit_test(test_origin), cmocka_unit_test(test_bounds), cmocka_unit_test(test_steps), cmocka_unit_test(test_failing_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
