@@ -146,6 +146,15 @@ static void test_room(void **unused)
     assert_int_equal(runner_rows(rig.r), 1);
     assert_int_equal(state_capacity(s), 4000);
 
+    struct state *other = NULL; /* nor does a refused turn keep what it took */
+    test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 100000, &other, &err), &err, "state");
+    mem_set_ceiling(mem_total() + plan_state_bytes(&rig.m->config) + few + 200 * row);
+    struct room_call refused = {.q = {.state = other, .runner = rig.r, .positions = 150, .rows = 512, .least_rows = 1}};
+    test_capture(do_room, &refused, text, sizeof text);
+    assert_int_equal(refused.rc, ERR_CAPACITY);
+    assert_int_equal(state_capacity(other), 0);
+    state_free(other);
+
     mem_set_ceiling(SIZE_MAX); /* one bad turn does not stick */
     call.err = (struct err){0};
     test_capture(do_room, &call, text, sizeof text);
