@@ -41,6 +41,12 @@ static int64_t sync_text(struct session *s, const struct text *t)
     test_ok(session_sync(s, &q, &r, &err), &err, "sync");
     assert_int_equal(r.n_reused + r.n_prefilled, t->n);
     assert_int_equal(state_length(session_state(s)), t->n);
+    int64_t before = 0; /* every snapshot is of a prefix of what is held now */
+    for (int i = 0; i < session_snapshots(s)->n; i++) {
+        int64_t position = state_snapshot_position(session_snapshots(s)->at[i]);
+        assert_in_range(position, before + 1, t->n);
+        before = position;
+    }
     return r.n_reused;
 }
 
