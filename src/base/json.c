@@ -1,16 +1,12 @@
-/* jansson does the parsing; the printing is ours because templates and tool calls need Python's form to the byte. */
+/* Printing is ours because templates and tool calls need Python's form to the byte; reading is in json_parse.c. */
 #include "base/json.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/mem.h"
-
-#define MAX_DEPTH 200
 
 static void *json_alloc(size_t n)
 {
@@ -21,114 +17,6 @@ void json_use_mem(void)
 {
     json_set_alloc_funcs(json_alloc, mem_free);
     json_object_seed(0);
-}
-
-/* Depth is checked before jansson recurses. */
-static int depth_check(const char *text, size_t n, struct err *err)
-{
-    int depth = 0, in_string = 0;
-    for (size_t i = 0; i < n; i++) {
-        char c = text[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                in_string = 0;
-        } else if (c == '"') {
-            in_string = 1;
-        } else if (c == '[' || c == '{') {
-            if (++depth > MAX_DEPTH)
-                return err_set(err, ERR_LIMIT, "JSON nests deeper than %d at byte %zu", MAX_DEPTH, i);
-        } else if (c == ']' || c == '}') {
-            depth--;
-        }
-    }
-    return 0;
-}
-
-#define PREFIX_BYTES 24
-
-/* Random once in a process, so that no text from outside can pass for a number. */
-static char big_prefix[PREFIX_BYTES + 1];
-static pthread_once_t big_once = PTHREAD_ONCE_INIT;
-
-static void big_make_prefix(void)
-{
-    unsigned char random[PREFIX_BYTES];
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        memset(random, 7, sizeof random);
-    for (int i = 0; i < PREFIX_BYTES; i++)
-        big_prefix[i] = (char)('a' + random[i] % 26);
-}
-
-const char *json_big_integer(const json_t *value, size_t *n)
-{
-    pthread_once(&big_once, big_make_prefix);
-    if (!json_is_string(value) || json_string_length(value) <= PREFIX_BYTES || memcmp(json_string_value(value), big_prefix, PREFIX_BYTES) != 0)
-        return NULL;
-    *n = json_string_length(value) - PREFIX_BYTES;
-    return json_string_value(value) + PREFIX_BYTES;
-}
-
-/* Bytes of a whole number literal at text[0] that may not fit 64 bits; 0 when there is none. */
-static size_t big_literal(const char *text, size_t n)
-{
-    size_t i = text[0] == '-', first = i;
-    while (i < n && text[i] >= '0' && text[i] <= '9')
-        i++;
-    if (i - first < 19 || text[first] == '0' || (i < n && (text[i] == '.' || (text[i] | 32) == 'e')))
-        return 0;
-    return i;
-}
-
-/* Copies the text with such literals put into strings. Returns how many there are. */
-static int quote_big_literals(const char *text, size_t n, struct buf *out)
-{
-    int in_string = 0, found = 0;
-    size_t start = 0;
-    for (size_t i = 0; i < n; i++) {
-        char c = text[i];
-        if (in_string) {
-            i += c == '\\';
-            in_string = c != '"';
-            continue;
-        }
-        in_string = c == '"';
-        int begins = c == '-' || (c >= '0' && c <= '9');
-        size_t length = begins ? big_literal(text + i, n - i) : 0;
-        if (length) {
-            buf_add(out, text + start, i - start);
-            buf_addf(out, "\"%s%.*s\"", big_prefix, (int)length, text + i);
-            start = i + length;
-            found++;
-        }
-        while (begins && i + 1 < n && ((text[i + 1] >= '0' && text[i + 1] <= '9') || (text[i + 1] | 32) == 'e' || text[i + 1] == '.' || text[i + 1] == '+' || text[i + 1] == '-'))
-            i++; /* the rest of the number */
-    }
-    buf_add(out, text + start, n - start);
-    return found;
-}
-
-int json_parse(const char *text, size_t n, json_t **out, struct err *err)
-{
-    json_error_t why;
-    struct buf quoted;
-    TRY(depth_check(text, n, err));
-    pthread_once(&big_once, big_make_prefix);
-    json_t *value = json_loadb(text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (!value && json_error_code(&why) == json_error_numeric_overflow) {
-        buf_init(&quoted, MEM_JSON, 8 * n + 1024);
-        if (quote_big_literals(text, n, &quoted) && !quoted.failed)
-            value = json_loadb(buf_str(&quoted), quoted.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-        buf_free(&quoted);
-    }
-    if (!value) {
-        if (n == 0)
-            return err_set(err, ERR_FORMAT, "JSON expected, got nothing");
-        return err_set(err, ERR_FORMAT, "not valid JSON at line %d, column %d (byte %d): %s", why.line, why.column, why.position, why.text);
-    }
-    *out = value;
-    return 0;
 }
 
 int json_write_escaped(struct buf *out, const char *text, size_t n, int ascii)

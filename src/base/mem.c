@@ -1,6 +1,7 @@
 /* Counted allocation. Invariant: what a label counts is what mem_free and mem_release of that label give back. */
 #include "base/mem.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@ struct header {            /* right before every block; 16 bytes keep malloc's a
     uint64_t check;
 };
 
+#define FAILS_FOR_GOOD LONG_MIN /* of a fault's counter: it came, and stays */
 #define CHECK 0x6170722d6d656dull
 
 static atomic_size_t counted[MEM_N_LABELS];
@@ -22,6 +24,9 @@ static atomic_size_t ceiling = SIZE_MAX;
 static atomic_size_t withheld[MEM_N_LABELS]; /* SIZE_MAX less the label's limit: zero = none */
 static atomic_size_t fail_above = SIZE_MAX;
 static atomic_long fail_nth;
+static atomic_long fail_call[MEM_N_CALLS];
+static atomic_int fail_for_good;
+static atomic_size_t reserved;
 
 const char *mem_label_name(enum mem_label label)
 {
@@ -29,10 +34,23 @@ const char *mem_label_name(enum mem_label label)
     return (unsigned)label < MEM_N_LABELS ? names[label] : "?";
 }
 
+/* Is this the call that a test wants to fail? */
+static int fault_is_due(atomic_long *n)
+{
+    long left = atomic_load_explicit(n, memory_order_relaxed);
+    if (left == FAILS_FOR_GOOD)
+        return 1;
+    if (left <= 0 || atomic_fetch_sub(n, 1) != 1)
+        return 0;
+    if (atomic_load(&fail_for_good))
+        atomic_store(n, FAILS_FOR_GOOD);
+    return 1;
+}
+
 /* Takes bytes off the budget, or says no. */
 static int budget_take(enum mem_label label, size_t bytes)
 {
-    if (atomic_load_explicit(&fail_nth, memory_order_relaxed) > 0 && atomic_fetch_sub(&fail_nth, 1) == 1)
+    if (fault_is_due(&fail_nth))
         return ERR_NO_MEMORY;
     if (bytes > atomic_load_explicit(&fail_above, memory_order_relaxed))
         return ERR_NO_MEMORY;
@@ -160,8 +178,13 @@ static size_t page_up(size_t n)
 
 void *mem_reserve(size_t bytes)
 {
+    if (mem_call_fails(MEM_CALL_MAP))
+        return NULL;
     void *p = mmap(NULL, page_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED)
+        return NULL;
+    atomic_fetch_add(&reserved, page_up(bytes));
+    return p;
 }
 
 int mem_commit(enum mem_label label, void *base, size_t from, size_t to)
@@ -172,7 +195,7 @@ int mem_commit(enum mem_label label, void *base, size_t from, size_t to)
     if (b <= a)
         return 0;
     TRY(budget_take(label, b - a));
-    if (mprotect((char *)base + a, b - a, PROT_READ | PROT_WRITE) != 0) {
+    if (mem_call_fails(MEM_CALL_PROTECT) || mprotect((char *)base + a, b - a, PROT_READ | PROT_WRITE) != 0) {
         budget_give(label, b - a);
         return ERR_NO_MEMORY;
     }
@@ -184,10 +207,11 @@ void mem_decommit(enum mem_label label, void *base, size_t from, size_t to)
     size_t a = page_up(from), b = page_up(to);
     if (b <= a)
         return;
-    /* A fresh mapping in place gives the pages back and reads as zero when committed again. */
-    void *p = mmap((char *)base + a, b - a, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    if (p != MAP_FAILED)
-        budget_give(label, b - a);
+    /* A fresh mapping in place gives the pages back and reads as zero when committed again. Where the system has no place for one more mapping, the pages go and the range stays
+     * accessible: its owner counts it as given back in any case. */
+    if (mem_call_fails(MEM_CALL_MAP) || mmap((char *)base + a, b - a, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        (void)madvise((char *)base + a, b - a, MADV_DONTNEED);
+    budget_give(label, b - a);
 }
 
 void mem_release(enum mem_label label, void *base, size_t bytes, size_t committed)
@@ -195,6 +219,7 @@ void mem_release(enum mem_label label, void *base, size_t bytes, size_t committe
     if (!base)
         return;
     munmap(base, page_up(bytes));
+    atomic_fetch_sub(&reserved, page_up(bytes));
     budget_give(label, page_up(committed));
 }
 
@@ -208,6 +233,11 @@ size_t mem_total(void)
     return atomic_load(&total);
 }
 
+size_t mem_reserved(void)
+{
+    return atomic_load(&reserved);
+}
+
 void mem_set_ceiling(size_t bytes)
 {
     atomic_store(&ceiling, bytes);
@@ -218,6 +248,29 @@ void mem_fail_nth(long n)
     atomic_store(&fail_nth, n);
 }
 
+void mem_fail_call(enum mem_call call, long n)
+{
+    atomic_store(&fail_call[call], n);
+}
+
+int mem_call_fails(enum mem_call call)
+{
+    return fault_is_due(&fail_call[call]);
+}
+
+void mem_fail_for_good(int on)
+{
+    atomic_store(&fail_for_good, on);
+}
+
+int mem_fail_pending(void)
+{
+    int pending = atomic_load(&fail_nth) > 0;
+    for (int i = 0; i < MEM_N_CALLS; i++)
+        pending |= atomic_load(&fail_call[i]) > 0;
+    return pending;
+}
+
 void mem_fail_above(size_t bytes)
 {
     atomic_store(&fail_above, bytes ? bytes : SIZE_MAX);
@@ -226,4 +279,11 @@ void mem_fail_above(size_t bytes)
 void mem_set_limit(enum mem_label label, size_t bytes)
 {
     atomic_store(&withheld[label], SIZE_MAX - bytes);
+}
+
+size_t mem_left(enum mem_label label)
+{
+    size_t limit = atomic_load(&ceiling), most = SIZE_MAX - atomic_load(&withheld[label]), all = mem_total(), held = mem_bytes(label);
+    size_t left = limit == SIZE_MAX ? SIZE_MAX : limit > all ? limit - all : 0, own = most == SIZE_MAX ? SIZE_MAX : most > held ? most - held : 0;
+    return left < own ? left : own;
 }

@@ -53,14 +53,30 @@ void mem_release(enum mem_label label, void *base, size_t bytes, size_t committe
 
 size_t mem_bytes(enum mem_label label);
 size_t mem_total(void);
+size_t mem_reserved(void); /* address space of live reservations */
 
 /* For tests and --debug: SIZE_MAX / 0 = off. */
 void mem_set_ceiling(size_t bytes);
 void mem_fail_nth(long n);              /* the n-th allocation from now on (1 = the next) fails, once */
 void mem_fail_above(size_t bytes);      /* every allocation of more than this fails */
 
+/* System calls that may say no as well. Whoever makes one asks mem_call_fails right before it: 1 = do as if it had failed. */
+enum mem_call {
+    MEM_CALL_MAP,     /* mmap: address space, pages given back, files */
+    MEM_CALL_PROTECT, /* mprotect: pages taken */
+    MEM_CALL_THREAD,  /* pthread_create */
+    MEM_N_CALLS
+};
+void mem_fail_call(enum mem_call call, long n); /* the n-th from now on (1 = the next) fails, once; 0 = off */
+void mem_fail_for_good(int on);         /* 1: what fails once fails from then on, until its n is set anew */
+int mem_call_fails(enum mem_call call);
+int mem_fail_pending(void);             /* a failure that mem_fail_nth or mem_fail_call asked for has not come yet */
+
 /* The most that a label may hold: a part of the plan that its owner must live within. SIZE_MAX = off. */
 void mem_set_limit(enum mem_label label, size_t bytes);
+
+/* What ceiling and limit leave to a label; SIZE_MAX when there is neither. */
+size_t mem_left(enum mem_label label);
 
 /* Checked arithmetic for sizes that come from outside: 1 on overflow. */
 static inline int size_mul(uint64_t a, uint64_t b, uint64_t *out)

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 #define SPIN_ROUNDS 4000 /* about 30-60 us */
 
@@ -92,7 +93,7 @@ static int worker_start(struct pool *pool, int i)
     sigdelset(&all, SIGBUS);
     sigdelset(&all, SIGSEGV);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]);
+    int rc = thread_create(&pool->workers[i].thread, worker_main, &pool->workers[i]);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;
 }

@@ -61,6 +61,8 @@ int prompt_vars_from_file(struct cli *c, const char *path, json_t **out)
         rc = err_set(&c->err, ERR_FORMAT, "%s: neither an array of messages nor an object with \"messages\"", path);
     else
         vars = json_is_object(document) ? json_copy(document) : json_object();
+    if (rc == 0 && json_object_size(vars) != json_object_size(document)) /* a copy in too little memory has fewer */
+        rc = err_set(&c->err, ERR_NO_MEMORY, "out of memory for the messages");
     if (rc == 0)
         rc = finish_vars(c, messages, vars);
     json_decref(document);

@@ -46,7 +46,7 @@ static int check_usage(struct cli *c)
         return cli_usage(c, "--host: the address is empty");
     if (o[O_ALIAS].set && !*o[O_ALIAS].s)
         return cli_usage(c, "--alias: the name is empty");
-    return 0;
+    return cli_check_faults(c);
 }
 
 static void print_plan(const struct plan *plan)
@@ -93,6 +93,7 @@ static void on_listening(void *ctx, const char *url)
     if (s->c->o[O_JSON].set)
         printf("{\"url\": \"%s\", \"context\": %lld}\n", url, (long long)engine_context(s->engine));
     fflush(stdout);
+    cli_set_faults(s->c);
 }
 
 static int serve(struct server *s)

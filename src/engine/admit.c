@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "engine/slot.h"
 
+#define OPEN_AHEAD 1024
+
 /* Rows of the output that stand for no token are never sampled. */
 static void ban_tokens(const struct engine *e, struct request *r)
 {
@@ -34,7 +36,7 @@ struct reclaim_from {
     struct slot_choice spared;
 };
 
-/* Idle sequences' memory, lowest value first, then the running ones' snapshots: what they held is read again when it is asked for. */
+/* What no turn needs, then idle sequences' memory, lowest value first, then the running ones' snapshots: what they held is read again when it is asked for. */
 static uint64_t reclaim(void *ctx, uint64_t bytes)
 {
     const struct reclaim_from *from = ctx;
@@ -43,6 +45,9 @@ static uint64_t reclaim(void *ctx, uint64_t bytes)
     uint64_t given = 0;
     view_slots(e, NULL, views);
     views[from->spared.slot].held = 0;
+    for (int i = 0; i < e->n_slots && given < bytes; i++) /* room that nothing is in comes first */
+        if (i != from->spared.slot)
+            given += session_trim(e->slots[i].session, e->slots[i].request ? e->slots[i].request->positions : 0);
     for (int victim; given < bytes && (victim = slot_victim(views, e->n_slots, from->spared.donor)) >= 0;) {
         given += session_give_back(e->slots[victim].session);
         views[victim].held = 0;
@@ -53,6 +58,40 @@ static uint64_t reclaim(void *ctx, uint64_t bytes)
     return given;
 }
 
+/* Decode state lives within its part of the plan, and within what the machine has left beside the weights: others may have come since the start. */
+static void limit_state(const struct engine *e)
+{
+    struct device_memory memory;
+    struct err ignored;
+    uint64_t limit = e->state_limit;
+    if (device_memory(e->device, &memory, &ignored) == 0) {
+        uint64_t weights = e->model->weight_bytes, left = mem_bytes(MEM_STATE) + (memory.memory_free > weights ? memory.memory_free - weights : 0);
+        limit = left < limit ? left : limit;
+    }
+    mem_set_limit(MEM_STATE, limit < SIZE_MAX ? (size_t)limit : SIZE_MAX);
+}
+
+/* Tokens to make room for at once: as many as were asked for. Where nothing was, OPEN_AHEAD, and as many again when it comes to that: one open request does not take the memory of
+ * all. */
+static int64_t room_ahead(const struct request *r)
+{
+    int64_t left = r->budget - r->n_generated;
+    return r->params.max_tokens >= 0 || left < OPEN_AHEAD ? left : OPEN_AHEAD;
+}
+
+int admit_grow(struct engine *e, int slot)
+{
+    struct request *r = e->slots[slot].request;
+    struct state *s = session_state(r->session);
+    struct reclaim_from from = {.e = e, .spared = {slot, -1}};
+    struct err err = {0};
+    if (state_length(s) < state_capacity(s))
+        return 0;
+    limit_state(e);
+    r->positions = state_length(s) + room_ahead(r);
+    return session_grow(r->session, r->positions, reclaim, &from, &err);
+}
+
 static int open_prompt(struct engine *e, struct request *r, struct slot_choice choice, struct err *err)
 {
     size_t marks[SNAPSHOT_MARKS];
@@ -60,12 +99,14 @@ static int open_prompt(struct engine *e, struct request *r, struct slot_choice c
     int64_t left = e->plan.n_positions - (int64_t)r->prompt.len, asked = r->params.max_tokens;
     r->session = e->slots[choice.slot].session;
     r->budget = asked < 0 || asked > left ? left : asked;
-    struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = (int64_t)r->prompt.len + r->budget, .marks = marks,
+    r->positions = (int64_t)r->prompt.len + room_ahead(r);
+    struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = r->positions, .marks = marks,
                              .donor = choice.donor >= 0 ? e->slots[choice.donor].session : NULL, .rows = e->options.chunk_rows, .least_rows = e->n_slots, .reclaim = reclaim,
                              .reclaim_ctx = &from};
     if (e->fork_id >= 0)
         q.n_marks = snapshot_marks(r->prompt.data, r->prompt.len, e->fork_id, marks);
     r->opened_ns = clock_ns();
+    limit_state(e);
     return session_open(r->session, &q, &r->n_cached, err);
 }
 

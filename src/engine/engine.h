@@ -19,6 +19,7 @@ struct engine_options {
     int64_t context_length;      /* served; 0 = unset: the largest that fits the budget, up to the declared one */
     uint64_t memory_limit;       /* bytes; 0 = what is free */
     int n_parallel;              /* sequences decoded together; 0 = auto */
+    int cache_type;              /* enum kv_type of the KV rows; -1 = auto: f32 where it fits, else f16 */
     int queue_max;               /* waiting requests; 0 = 64 */
     int64_t chunk_rows;          /* 0 = 512 */
     int reader_timeout_ms;       /* a request whose events nobody takes for so long is dropped; 0 = 30 s */

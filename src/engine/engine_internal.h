@@ -4,10 +4,11 @@
 
 #include <pthread.h>
 
+#include "engine/capacity.h"
 #include "engine/pace.h"
 #include "engine/queue.h"
 
-#define MAX_PARALLEL 16
+#define MAX_PARALLEL CAPACITY_MAX_SLOTS
 
 struct slot {
     struct session *session;
@@ -19,6 +20,7 @@ struct engine {
     const struct model *model;
     struct engine_options options;
     struct plan plan;
+    uint64_t state_limit;      /* of MEM_STATE: what it held when the engine came, and the plan's part */
     struct device *device;
     struct runner *runner;
     struct slot slots[MAX_PARALLEL];
@@ -50,5 +52,7 @@ void sched_end_waiting(struct request *r);
 
 /* admit.c: takes the next request in line into a slot and opens it there; 1 when one left the queue. */
 int admit_next(struct engine *e);
+/* Room for one more token of what runs in the slot: ERR_CAPACITY when memory gives none now. */
+int admit_grow(struct engine *e, int slot) MUST_CHECK;
 
 #endif

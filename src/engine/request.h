@@ -29,6 +29,7 @@ struct request {
     struct sampler *sampler;
     struct session *session;
     int64_t n_generated, budget;
+    int64_t positions;             /* that it has been promised room for */
     int64_t n_cached;
     double prefill_ms;
     uint64_t submitted_ns, opened_ns, decode_start_ns;

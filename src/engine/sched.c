@@ -138,6 +138,7 @@ struct step {
     struct session_part parts[MAX_PARALLEL];
     int slots[MAX_PARALLEL];
     int n, n_decode;
+    int starved;               /* a slot that waits for memory to go on; -1 = none */
     int64_t read[MAX_PARALLEL];
 };
 
@@ -151,6 +152,7 @@ static void add_part(struct step *st, struct engine *e, int slot, int64_t rows)
 static void gather(struct engine *e, struct step *st)
 {
     int readers[MAX_PARALLEL], n_readers = 0;
+    st->starved = -1;
     for (int i = 0; i < e->n_slots; i++) {
         struct request *r = e->slots[i].request;
         if (!r)
@@ -161,6 +163,8 @@ static void gather(struct engine *e, struct step *st)
             readers[n_readers++] = i;
         } else if (!request_has_room(r, 2)) {
             pause_reader(e, i);
+        } else if (admit_grow(e, i) < 0) {
+            st->starved = i;
         } else {
             r->paused_ns = 0;
             add_part(st, e, i, 1);
@@ -208,8 +212,10 @@ static int step(struct engine *e)
     struct step st = {0};
     struct err err = {0};
     gather(e, &st);
+    if (st.n == 0 && st.starved >= 0) /* no one else will leave memory behind */
+        sched_finish(e, st.starved, FINISH_LENGTH, NULL);
     if (st.n == 0)
-        return 0;
+        return st.starved >= 0;
     uint64_t start = clock_ns();
     int rc = session_run(st.parts, st.n, st.read, &err);
     double ms = clock_ms_since(start);

@@ -98,6 +98,13 @@ void session_set_snapshots(struct session *s, int n)
     s->prompt_end = 0;
 }
 
+uint64_t session_trim(struct session *s, int64_t positions)
+{
+    uint64_t before = state_bytes(s->state);
+    state_shrink(s->state, positions);
+    return before - state_bytes(s->state);
+}
+
 uint64_t session_drop_snapshots(struct session *s)
 {
     return snapshots_drop(&s->snapshots);
@@ -241,6 +248,14 @@ static int make_room(struct session *s, const struct sync_request *q, struct err
     return room_for_turn(&room, err);
 }
 
+int session_grow(struct session *s, int64_t positions, uint64_t (*reclaim_others)(void *ctx, uint64_t bytes), void *ctx, struct err *err)
+{
+    struct sync_request q = {.reclaim = reclaim_others, .reclaim_ctx = ctx};
+    struct reclaim_both both = {.session = s, .request = &q};
+    struct room_request room = {.state = s->state, .runner = s->runner, .positions = positions, .rows = runner_rows(s->runner), .least_rows = runner_rows(s->runner), .reclaim = reclaim, .ctx = &both};
+    return room_for_turn(&room, err);
+}
+
 /* Where reading pauses next for a snapshot: at a mark, or every so often; never where it would not be worth it. The prompt's end when nowhere. */
 static size_t next_pause(const struct session *s)
 {
@@ -271,6 +286,7 @@ static void begin_prompt(struct session *s, const struct sync_request *q)
     s->n_marks = q->n_marks < SNAPSHOT_MARKS ? q->n_marks : SNAPSHOT_MARKS;
     for (size_t i = 0; i < s->n_marks; i++)
         s->marks[i] = q->marks[i];
+    s->snapshots.pinned = s->n_marks > 0 ? (int64_t)s->marks[0] : 0;
     if (s->tokens.len == q->n) {
         keep_prompt_end(s);
         return;
@@ -359,11 +375,8 @@ int session_run(const struct session_part *parts, int n, int64_t *read, struct e
     return rc;
 }
 
-int session_sync(struct session *s, const struct sync_request *q, struct sync_result *out, struct err *err)
+static int read_to_end(struct session *s, const struct sync_request *q, struct err *err)
 {
-    struct sync_result r = {0};
-    TRY(session_open(s, q, &r.n_reused, err));
-    uint64_t start = clock_ns();
     while (session_unread(s) > 0) {
         int64_t rows = runner_rows(s->runner);
         if (q->cancel && atomic_load(q->cancel))
@@ -373,6 +386,19 @@ int session_sync(struct session *s, const struct sync_request *q, struct sync_re
         TRY(session_run(&(struct session_part){.session = s, .rows = rows}, 1, NULL, err));
         if (q->progress)
             q->progress(q->ctx, (int64_t)s->tokens.len, (int64_t)q->n);
+    }
+    return 0;
+}
+
+int session_sync(struct session *s, const struct sync_request *q, struct sync_result *out, struct err *err)
+{
+    struct sync_result r = {0};
+    TRY(session_open(s, q, &r.n_reused, err));
+    uint64_t start = clock_ns();
+    int rc = read_to_end(s, q, err);
+    if (rc < 0) {
+        s->prompt_n = 0; /* the rest was borrowed for this call only */
+        return rc;
     }
     r.n_prefilled = (int64_t)q->n - r.n_reused;
     r.prefill_ms = clock_ms_since(start);

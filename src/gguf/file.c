@@ -79,8 +79,9 @@ int file_map_open(const char *path, struct file_map *out, struct err *err)
     struct file_map map = {.slot = -1};
     int fd = open_regular(path, &map.bytes, err);
     TRY(fd);
-    void *data = mmap(NULL, map.bytes, PROT_READ, MAP_SHARED, fd, 0);
-    int saved = errno;
+    int refused = mem_call_fails(MEM_CALL_MAP);
+    void *data = refused ? MAP_FAILED : mmap(NULL, map.bytes, PROT_READ, MAP_SHARED, fd, 0);
+    int saved = refused ? ENOMEM : errno;
     close(fd);
     if (data == MAP_FAILED)
         return err_set(err, ERR_IO, "%s: %llu bytes cannot be mapped: %s", path, (unsigned long long)map.bytes, strerror(saved));

@@ -38,6 +38,10 @@ void admin_models(struct server *s, struct exchange *x)
 {
     json_t *model = model_json(s);
     json_t *entry = model ? json_pack("{s:s,s:s,s:s}", "name", s->model_id, "model", s->model_id, "slug", s->model_id) : NULL;
+    if (!entry) {
+        json_decref(model);
+        model = NULL;
+    }
     reply_json(s, x, 200, entry ? json_pack("{s:s,s:[o],s:[o]}", "object", "list", "data", model, "models", entry) : NULL);
 }
 
@@ -55,7 +59,10 @@ static json_t *index_json(const struct server *s)
     const struct route *r;
     json_t *list = json_array();
     for (size_t i = 0; (r = route_at(s, i)) != NULL; i++)
-        json_array_append_new(list, json_pack("{s:s,s:s+,s:s}", "method", r->method, "path", r->path, r->flags & ROUTE_PREFIX ? "{id}" : "", "summary", r->summary));
+        if (json_array_append_new(list, json_pack("{s:s,s:s+,s:s}", "method", r->method, "path", r->path, r->flags & ROUTE_PREFIX ? "{id}" : "", "summary", r->summary)) < 0) {
+            json_decref(list);
+            return NULL;
+        }
     return json_pack("{s:s,s:s,s:s,s:o}", "name", "apr", "version", APR_VERSION, "model", s->model_id, "routes", list);
 }
 

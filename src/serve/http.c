@@ -309,6 +309,8 @@ static void refuse(struct connection *c, int status, const char *message)
     struct buf body;
     buf_init(&body, MEM_SERVE, (size_t)1 << 20);
     c->http->o.write_error(c->http->o.ctx, status, message, &body);
+    if (body.failed)
+        buf_clear(&body); /* the status alone says it: no half document */
     c->close_after = 1;
     c->body_unread = 1;
     send_head(c, &(struct http_reply){.status = status, .content_type = "application/json", .headers = status == 503 ? "Retry-After: 1\r\n" : NULL}, (int64_t)body.len);

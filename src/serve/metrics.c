@@ -53,6 +53,9 @@ void metrics_get(struct server *s, struct exchange *x)
     buf_addf(&out, "# HELP apr_memory_bytes Allocated now, by purpose.\n# TYPE apr_memory_bytes gauge\n");
     for (int i = 0; i < MEM_N_LABELS; i++)
         buf_addf(&out, "apr_memory_bytes{label=\"%s\"} %zu\n", mem_label_name((enum mem_label)i), mem_bytes((enum mem_label)i));
-    reply_text(s, x, "text/plain; version=0.0.4; charset=utf-8", NULL, out.data, out.len);
+    if (out.failed)
+        reply_refusal(s, x, 503, "no_memory", "out of memory for the metrics");
+    else
+        reply_text(s, x, "text/plain; version=0.0.4; charset=utf-8", NULL, out.data, out.len);
     buf_free(&out);
 }

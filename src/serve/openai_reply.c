@@ -42,6 +42,9 @@ void openai_reply_free(struct openai_reply *r)
 static void write_logprobs(struct openai_reply *r)
 {
     static const char *const names[4] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    for (int i = 0; i < 4; i++)
+        if (r->logprobs[i].failed)
+            r->out.failed = r->logprobs[i].failed; /* a part that failed would leave a hole */
     buf_add_str(&r->out, ",\"logprobs\":");
     if (r->logprobs[0].len == 0) {
         buf_add_str(&r->out, "null");
@@ -313,7 +316,7 @@ static void finish_whole(struct openai_reply *r, const char *reason, const struc
     write_timings(&r->out, a, used_gpu);
     buf_add_char(&r->out, '}');
     /* a part that failed would leave a hole */
-    int failed = r->content.failed | r->reasoning.failed | r->calls.failed | r->arguments.failed | r->logprobs[0].failed | r->logprobs[1].failed | r->logprobs[2].failed;
+    int failed = r->content.failed | r->reasoning.failed | r->calls.failed | r->arguments.failed;
     if (failed)
         r->out.failed = ERR_NO_MEMORY;
 }

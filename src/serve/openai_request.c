@@ -93,8 +93,10 @@ static int read_bias(struct openai_request *q, int32_t n_vocab, struct api_error
     if (!json_is_object(bias) || json_object_size(bias) > MAX_BIASES)
         return api_error_field(e, "logit_bias", "expected an object of token id: bias with at most %d entries", MAX_BIASES);
     q->bias = mem_alloc_array(MEM_SERVE, json_object_size(bias) + 1, sizeof *q->bias);
-    if (!q->bias)
-        return api_error_field(e, "logit_bias", "out of memory");
+    if (!q->bias) {
+        err_set(&e->err, ERR_NO_MEMORY, "out of memory for logit_bias");
+        return api_error_from_err(e);
+    }
     for (void *it = json_object_iter(bias); it; it = json_object_iter_next(bias, it)) {
         const json_t *value = json_object_iter_value(it);
         double number = json_number_value(value);
@@ -441,7 +443,8 @@ static int parse_root(const char *body, size_t n, const struct sample_params *de
     *e = (struct api_error){0};
     if (json_parse(body, n, &q->root, &e->err) < 0) {
         api_error_from_err(e);
-        e->code = "invalid_json";
+        if (e->status == 400)
+            e->code = "invalid_json";
         return e->err.code;
     }
     if (!json_is_object(q->root)) {
@@ -513,7 +516,8 @@ json_t *openai_template_vars(const struct openai_request *q, int thinking)
 {
     json_t *vars = q->template_vars ? json_copy((json_t *)q->template_vars) : json_object();
     int on = q->enable_thinking >= 0 ? q->enable_thinking : thinking;
-    int failed = json_object_set(vars, "messages", q->messages) < 0 || json_object_set_new(vars, "add_generation_prompt", json_true()) < 0;
+    int failed = json_object_size(vars) != json_object_size(q->template_vars); /* a copy in too little memory has fewer */
+    failed |= json_object_set(vars, "messages", q->messages) < 0 || json_object_set_new(vars, "add_generation_prompt", json_true()) < 0;
     if (q->tools)
         failed |= json_object_set(vars, "tools", (json_t *)q->tools) < 0;
     if (on >= 0)

@@ -73,21 +73,23 @@ void write_text(struct buf *out, const char *text, size_t n)
         i += len > 0 ? (size_t)len : len < 0 ? (size_t)-len : n - i;
     }
     json_write_string(out, buf_str(&clean), clean.len, 0);
+    if (clean.failed)
+        out->failed = clean.failed;
     buf_free(&clean);
 }
 
 json_t *json_text(const char *text, size_t n)
 {
     struct buf quoted;
+    struct err ignored;
     json_t *value = NULL;
     if (utf8_valid(text, n))
         return json_stringn(text, n);
     buf_init(&quoted, MEM_SERVE, n * 8 + 64);
     write_text(&quoted, text, n);
-    if (!quoted.failed)
-        value = json_loadb(quoted.data, quoted.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    int rc = quoted.failed ? quoted.failed : json_parse(quoted.data, quoted.len, &value, &ignored);
     buf_free(&quoted);
-    return value;
+    return rc < 0 ? NULL : value;
 }
 
 void api_error_write(const struct api_error *e, struct buf *out)

@@ -112,23 +112,27 @@ static int check_caller(struct server *s, struct exchange *x, const struct route
     return 1;
 }
 
+/* All of them, or NULL when memory is short. */
+static json_t *list_routes(const struct server *s)
+{
+    json_t *list = json_array();
+    const struct route *r;
+    for (size_t i = 0; (r = route_at(s, i)) != NULL; i++)
+        if (json_array_append_new(list, json_sprintf("%s %s%s", r->method, r->path, r->flags & ROUTE_PREFIX ? "{id}" : "")) < 0) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
 static void refuse_route(struct server *s, struct exchange *x)
 {
-    json_t *error = json_object(), *list = json_array(), *body = json_object();
-    const struct route *r;
     struct buf text;
     buf_init(&text, MEM_SERVE, 1024);
     buf_addf(&text, "there is no %.10s %.200s here", x->method, x->path);
-    for (size_t i = 0; (r = route_at(s, i)) != NULL; i++)
-        json_array_append_new(list, json_sprintf("%s %s%s", r->method, r->path, r->flags & ROUTE_PREFIX ? "{id}" : ""));
-    json_object_set_new(error, "message", json_text(buf_str(&text), text.len));
-    json_object_set_new(error, "type", json_string("invalid_request_error"));
-    json_object_set_new(error, "param", json_null());
-    json_object_set_new(error, "code", json_string("route_not_found"));
-    json_object_set_new(body, "error", error);
-    json_object_set_new(body, "routes", list);
+    json_t *message = text.failed ? NULL : json_text(buf_str(&text), text.len);
     buf_free(&text);
-    reply_json(s, x, 404, body);
+    reply_json(s, x, 404, json_pack("{s:{s:o,s:s,s:n,s:s},s:o}", "error", "message", message, "type", "invalid_request_error", "param", "code", "route_not_found", "routes", list_routes(s)));
 }
 
 static int is_json(const struct exchange *x)

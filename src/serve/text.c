@@ -96,7 +96,10 @@ static json_t *ids_json(const struct ids *ids)
 {
     json_t *array = json_array();
     for (size_t i = 0; i < ids->len; i++)
-        json_array_append_new(array, json_integer(ids->data[i]));
+        if (json_array_append_new(array, json_integer(ids->data[i])) < 0) {
+            json_decref(array);
+            return NULL; /* never fewer than there are */
+        }
     return array;
 }
 
@@ -147,8 +150,10 @@ static int detokenize(struct task *t, const json_t *root)
     int rc = text.failed ? err_set(&t->error.err, text.failed, "the text is larger than %zu bytes", MAX_TEXT_BYTES) : 0;
     if (rc == 0) {
         t->result = json_pack("{s:o}", "content", json_text(buf_str(&text), text.len));
-        if (t->result)
-            json_object_set(t->result, "prompt", json_object_get(t->result, "content"));
+        if (t->result && json_object_set(t->result, "prompt", json_object_get(t->result, "content")) < 0) {
+            json_decref(t->result);
+            t->result = NULL;
+        }
     }
     buf_free(&text);
     return rc;

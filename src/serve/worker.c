@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 #define MAX_WAITING 256
 #define MAX_WAITING_BYTES ((size_t)128 << 20)
@@ -83,7 +84,7 @@ int worker_start(int wake_fd, struct worker **out, struct err *err)
     w->wake_fd = wake_fd;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    int rc = pthread_create(&w->thread, NULL, worker_main, w);
+    int rc = thread_create(&w->thread, worker_main, w);
     if (rc != 0) {
         pthread_cond_destroy(&w->changed);
         pthread_mutex_destroy(&w->lock);

@@ -53,11 +53,16 @@ static int normalise_call(json_t *call)
     struct err ignored;
     if (!json_is_string(arguments))
         return 0;
-    if (json_string_length(arguments) == 0)
+    if (json_string_length(arguments) == 0) {
         parsed = json_object();
-    else if (json_parse(json_string_value(arguments), json_string_length(arguments), &parsed, &ignored) < 0 || !json_is_object(parsed)) {
-        json_decref(parsed);
-        parsed = json_pack("{s:O}", "arguments", arguments);
+    } else {
+        int rc = json_parse(json_string_value(arguments), json_string_length(arguments), &parsed, &ignored);
+        if (rc == ERR_NO_MEMORY)
+            return rc; /* the text is none the worse */
+        if (rc < 0 || !json_is_object(parsed)) {
+            json_decref(parsed);
+            parsed = json_pack("{s:O}", "arguments", arguments);
+        }
     }
     return parsed && json_object_set_new(function, "arguments", parsed) == 0 ? 0 : ERR_NO_MEMORY;
 }

@@ -14,6 +14,8 @@ ONLY = {name: "src/base/mem.c" for name in "malloc calloc realloc reallocarray f
 ONLY.update({name: "src/cli/" for name in "exit _exit abort printf fprintf vprintf vfprintf puts putchar perror assert".split()})
 ONLY.update({name: "src/text/jinja" for name in "setjmp longjmp".split()})
 ONLY.update({name: "src/base/opt.c" for name in "getenv secure_getenv".split()})
+ONLY.update({name: "src/base/mem.c" for name in "mprotect madvise".split()})
+ONLY["pthread_create"] = "src/base/thread.c"
 CALL = re.compile(r"(?<![\w.>])(" + "|".join(sorted(NOWHERE + list(ONLY), key=len, reverse=True)) + r")\s*\(")
 
 

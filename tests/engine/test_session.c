@@ -1,4 +1,4 @@
-/* A timeline that is edited, regenerated, cancelled and short of memory: always the cold result, with no more read again than has to be (B2, B12, B33). */
+/* A timeline that is edited, regenerated, cancelled and short of memory: always the cold result, with no more read again than has to be. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -67,6 +67,7 @@ static void same_as_cold(struct rig *rig, struct session *s, const struct text *
     session_free(cold);
 }
 
+/* What is given up is chosen by distance from the end, not by age (B11), and there is no number of tokens beyond which nothing is kept (B27). */
 static void test_victims(void **unused)
 {
     static const struct {
@@ -75,13 +76,15 @@ static void test_victims(void **unused)
     } cases[] = {{{100}, 1, 0}, {{100, 200}, 2, 0}, {{100, 110, 120}, 3, 1}, {{100, 110, 500, 510}, 4, 0}, {{10, 500, 510, 900, 901}, 5, 0}, {{100, 300, 310, 320, 400}, 5, 2}};
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n, cases[i].positions[cases[i].n - 1]), cases[i].victim);
+        assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n, cases[i].positions[cases[i].n - 1], 0), cases[i].victim);
+    assert_int_equal(snapshot_victim((int64_t[]){10, 500, 510, 900, 901}, 5, 901, 10), 1); /* the pinned one is spared */
+    assert_int_equal(snapshot_victim((int64_t[]){10, 500}, 2, 500, 10), 0);                 /* unless it is the only one to go */
     uint64_t seed = 3; /* one added at a time for ever: the last is never given up, and going back d tokens reads at most a bounded share of d again */
     int64_t held[8], length = 0;
     int n = 0;
     for (int i = 0; i < 3000; i++) {
         if (n == 8) {
-            int victim = snapshot_victim(held, n, length);
+            int victim = snapshot_victim(held, n, length, 0);
             assert_in_range(victim, 0, n - 2);
             n--;
             memmove(held + victim, held + victim + 1, (size_t)(n - victim) * sizeof *held);
@@ -107,7 +110,36 @@ static void test_marks(void **unused)
     assert_int_equal(out[0] * 1000 + out[1] * 100 + out[2] * 10 + out[3], 2589);
 }
 
-/* System and tools, user, the answer's head; then what a chat does to it. */
+/* However long a conversation grows, another with the same system block starts from the end of it. */
+static void test_shared_system_block(void **unused)
+{
+    struct rig rig;
+    static struct text t, other;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 128, 2);
+    struct session *s = new_session(&rig), *second = new_session(&rig);
+    session_set_snapshots(s, 4);
+    t.n = other.n = 0;
+    for (int i = 0; i < 1900; i++)
+        t.ids[t.n++] = i == 0 || i == 60 ? FORK : (int32_t)(i * 31 % 900 + 1);
+    sync_text(s, &t);
+    answer(s, 5);
+    for (int i = 0; i < 200; i++)
+        other.ids[other.n++] = i < 61 ? t.ids[i] : (int32_t)(i * 17 % 900 + 1);
+    assert_int_equal(session_reusable(s, other.ids, other.n), 60);
+    struct sync_request q = {.tokens = other.ids, .n = other.n, .donor = s};
+    struct sync_result r;
+    struct err err = {0};
+    test_ok(session_sync(second, &q, &r, &err), &err, "sync");
+    assert_int_equal(r.n_reused, 60);
+    same_as_cold(&rig, second, &other);
+    session_free(s);
+    session_free(second);
+    rig_close(&rig);
+}
+
+/* System and tools, user, the answer's head; then what a chat does to it: regenerate (B12), drop its reasoning so that the prompt's end reads otherwise (B5, B9), edit the last question
+ * (B4), begin anew under the same system block (B8, B19). Each goes on from the newest place that still holds (B1), and without snapshots from nowhere, as it says (B17, B179). */
 static void test_conversation(void **unused)
 {
     struct rig rig;
@@ -150,14 +182,15 @@ static void test_conversation(void **unused)
     same_as_cold(&rig, s, &other);
     answer(s, 3);
 
-    session_set_snapshots(s, 0); /* without snapshots everything is read again */
+    session_set_snapshots(s, 0); /* without snapshots everything is read again, and there are none */
     assert_int_equal(sync_text(s, &head), 0);
+    assert_int_equal(session_snapshots(s)->n, 0);
     same_as_cold(&rig, s, &head);
     session_free(s);
     rig_close(&rig);
 }
 
-/* Long prompts can be cut every SNAPSHOT_INTERVAL tokens. */
+/* Long prompts can be cut every SNAPSHOT_INTERVAL tokens (B8). */
 static void test_interval(void **unused)
 {
     struct rig rig;
@@ -177,7 +210,7 @@ static void test_interval(void **unused)
     assert_int_equal(mem_bytes(MEM_STATE), 0);
 }
 
-/* A walk of random edits on one session, small sets of snapshots included. */
+/* A walk of random edits on one session, small sets of snapshots included; they never take more memory than was planned for them (B42, B177). */
 static void test_random_edits(void **unused)
 {
     struct rig rig;
@@ -349,6 +382,7 @@ static uint64_t on_reclaim(void *ctx, uint64_t bytes)
     return w->gives ? session_give_back(w->idle) : 0;
 }
 
+/* B142, B144: reading a prompt ends within one chunk, and what was read is worth something. */
 static void test_cancel(void **unused)
 {
     struct rig rig;
@@ -372,7 +406,7 @@ static void test_cancel(void **unused)
     rig_close(&rig);
 }
 
-/* [headroom, exact], then what can be read again is given back and the exact size is tried once more. */
+/* B170: [headroom, exact], then what can be read again is given back and the exact size is tried once more. */
 static void test_reclaim(void **unused)
 {
     struct rig rig;
@@ -477,11 +511,253 @@ static void test_failing_allocations(void **unused)
     assert_int_equal(mem_bytes(MEM_STATE), 0);
 }
 
+struct reading {
+    int64_t rows;
+};
+
+static void on_row(void *ctx, int64_t done, int64_t total)
+{
+    struct reading *reading = ctx;
+    assert_true(done <= total);
+    reading->rows++;
+}
+
+/* Reads t one row at a time: what is said to be reused was not read (B17). Returns how many tokens that were. */
+static int64_t sync_counted(struct session *s, const struct text *t)
+{
+    struct err err = {0};
+    struct sync_result r;
+    struct reading reading = {0};
+    size_t marks[SNAPSHOT_MARKS];
+    test_ok(session_sync(s, &(struct sync_request){.tokens = t->ids, .n = t->n, .rows = 1, .marks = marks, .n_marks = snapshot_marks(t->ids, t->n, FORK, marks), .progress = on_row, .ctx = &reading},
+                         &r, &err), &err, "sync");
+    assert_int_equal(reading.rows, r.n_prefilled);
+    assert_int_equal(r.n_reused + reading.rows, t->n);
+    return r.n_reused;
+}
+
+/* B3, B7: prompts of a few dozen tokens have snapshots too, and the last one always stays. */
+static void test_short_prompts(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
+    for (size_t n = SNAPSHOT_MIN_POSITION; n < 64; n += 11) {
+        struct session *s = new_session(&rig);
+        session_set_snapshots(s, 1);
+        memset(&t, 0, sizeof t);
+        add_message(&t, 1, n);
+        assert_int_equal(sync_counted(s, &t), 0);
+        answer(s, 5);
+        assert_int_equal(sync_counted(s, &t), n); /* again: nothing is read */
+        answer(s, 5);
+        t.ids[t.n++] = 900; /* another answer, then a question */
+        add_message(&t, 2, 5);
+        assert_int_equal(sync_counted(s, &t), n);
+        same_as_cold(&rig, s, &t);
+        session_free(s);
+    }
+    rig_close(&rig);
+}
+
+/* B10, B16: prompts that end or part right before, at and right behind a snapshot; shorter ones are cut, not cleared. */
+static void test_selection(void **unused)
+{
+    struct rig rig;
+    static struct text t, cut;
+    static const struct {
+        size_t n, edit; /* length; the first token that is another, 0 = none */
+        int64_t reused; /* snapshots are at 40, 90 and at the end, 120, whose logits are kept */
+    } cases[] = {{120, 0, 120}, {119, 0, 90}, {91, 0, 90}, {90, 0, 40}, {89, 0, 40}, {41, 0, 40}, {40, 0, 0}, {39, 0, 0}, {120, 119, 90}, {120, 91, 90}, {120, 90, 90}, {120, 89, 40}, {120, 40, 40},
+                 {120, 39, 0}, {130, 0, 120}, {130, 120, 120}, {130, 119, 90}};
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct session *s = new_session(&rig);
+        memset(&t, 0, sizeof t);
+        add_message(&t, 1, 40);
+        add_message(&t, 2, 50);
+        add_message(&t, 3, 30);
+        assert_int_equal(sync_text(s, &t), 0);
+        answer(s, 4);
+        cut = t;
+        add_message(&cut, 4, 10);
+        cut.n = cases[i].n;
+        if (cases[i].edit)
+            cut.ids[cases[i].edit] ^= 1;
+        int64_t reused = sync_counted(s, &cut);
+        if (reused != cases[i].reused)
+            fail_msg("%zu tokens, another from %zu on: %lld reused, not %lld", cases[i].n, cases[i].edit, (long long)reused, (long long)cases[i].reused);
+        same_as_cold(&rig, s, &cut);
+        session_free(s);
+    }
+    rig_close(&rig);
+}
+
+/* B9: text without turns whose end is tokenised otherwise the next time: at most an interval is read again. */
+static void test_raw_text(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 1, 512, 1);
+    struct session *s = new_session(&rig);
+    memset(&t, 0, sizeof t);
+    add_message(&t, 1, 3 * SNAPSHOT_INTERVAL + 20);
+    assert_int_equal(sync_text(s, &t), 0);
+    t.ids[t.n - 1] ^= 1;
+    assert_int_equal(sync_text(s, &t), 3 * SNAPSHOT_INTERVAL);
+    same_as_cold(&rig, s, &t);
+    session_free(s);
+    rig_close(&rig);
+}
+
+/* B14, B22, B33: a copy shares its donor's snapshots; it goes back to them when the donor has forgotten, given back or is gone, and the donor does when the copy is. */
+static void test_copies(void **unused)
+{
+    struct rig rig;
+    static struct text t, other;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
+    for (int fate = 0; fate < 5; fate++) {
+        struct session *s[2] = {new_session(&rig), new_session(&rig)};
+        struct err err = {0};
+        struct sync_result r;
+        memset(&t, 0, sizeof t);
+        add_message(&t, 1, 60);
+        add_message(&t, 2, 60);
+        sync_text(s[0], &t);
+        other = t;
+        add_message(&other, 3, 20);
+        test_ok(session_sync(s[1], &(struct sync_request){.tokens = other.ids, .n = other.n, .donor = s[0]}, &r, &err), &err, "copy");
+        assert_int_equal(r.n_reused, 120);
+        same_as_cold(&rig, s[1], &other);
+        int gone = fate == 4, left = 1 - gone; /* four fates of the donor, one of the copy */
+        if (fate == 0)
+            session_reset(s[0]);
+        if (fate == 1)
+            session_give_back(s[0]);
+        if (fate == 2)
+            session_drop_snapshots(s[0]);
+        if (fate == 3 || fate == 4)
+            session_free(s[gone]);
+        other.n = 60; /* back to what both hold */
+        add_message(&other, 4, 20);
+        assert_int_equal(sync_text(s[left], &other), 60);
+        same_as_cold(&rig, s[left], &other);
+        if (fate < 3) {
+            sync_text(s[0], &t); /* the donor as it was, and nothing of the copy's */
+            same_as_cold(&rig, s[0], &t);
+            session_free(s[0]);
+            s[0] = NULL;
+        }
+        if (fate < 3 || left == 1)
+            session_free(s[1]);
+        if (fate == 4)
+            session_free(s[0]);
+    }
+    rig_close(&rig);
+    assert_int_equal(mem_bytes(MEM_STATE), 0);
+}
+
+/* B177, B178: a full set takes the next snapshot in place of one it gives up: no byte more, not even for a moment. */
+static void test_full_set(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
+    struct session *s = new_session(&rig);
+    session_set_snapshots(s, 3);
+    memset(&t, 0, sizeof t);
+    for (uint64_t i = 0; i < 4; i++)
+        add_message(&t, i, 50);
+    sync_text(s, &t);
+    assert_int_equal(session_snapshots(s)->n, 3);
+    size_t held = mem_total();
+    for (uint64_t i = 4; i < 12; i++) {
+        mem_set_ceiling(held + 65536); /* token lists */
+        add_message(&t, i, 50);
+        sync_text(s, &t);
+        assert_int_equal(session_snapshots(s)->n, 3);
+        assert_int_equal(state_snapshot_position(session_snapshots(s)->at[2]), t.n); /* the newest is there */
+        mem_set_ceiling(SIZE_MAX);
+    }
+    same_as_cold(&rig, s, &t);
+    session_free(s);
+    rig_close(&rig);
+}
+
+/* B134, B183, B184: around each size that something inside has (rows, chunks, intervals, capacities) the answer is that of any other way to read, and the workspace stays what it is. */
+static void test_around_sizes(void **unused)
+{
+    static const size_t sizes[] = {32, 64, 128, 256, 512, 1024, 2048, 4096, 5000};
+    struct rig rig;
+    static struct text t;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 1, 512, 1);
+    struct session *s = new_session(&rig), *other = new_session(&rig);
+    session_set_snapshots(other, 0);
+    memset(&t, 0, sizeof t);
+    add_message(&t, 7, 5100);
+    size_t workspace = mem_bytes(MEM_WORKSPACE);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (TEST_SANITIZED && sizes[i] > 1024)
+            break;
+        for (t.n = sizes[i] - 1; t.n <= sizes[i] + 1; t.n++) {
+            struct err err = {0};
+            struct sync_result r;
+            sync_text(s, &t);
+            test_ok(session_sync(other, &(struct sync_request){.tokens = t.ids, .n = t.n, .rows = 100}, &r, &err), &err, "by hundreds");
+            if (memcmp(session_logits(s), session_logits(other), (size_t)rig.m->config.n_vocab * 4) != 0)
+                fail_msg("at %zu tokens the logits depend on how they were read", t.n);
+        }
+        if (i % 3 == 0) { /* and not only as far as the two go the same way */
+            t.n = sizes[i];
+            sync_text(s, &t);
+            same_as_cold(&rig, s, &t);
+        }
+    }
+    assert_int_equal(mem_bytes(MEM_WORKSPACE), workspace);
+    session_free(s);
+    session_free(other);
+    rig_close(&rig);
+}
+
+/* B37, B183: a batch beyond the state, the rows or the rows of logits that there is room for is refused before anything is touched. */
+static void test_bounds(void **unused)
+{
+    struct rig rig;
+    struct err err = {0};
+    const float *logits;
+    static const int32_t ids[64];
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 1, 32, 2);
+    struct session *s = new_session(&rig);
+    struct seq *seq = state_seq(session_state(s));
+    assert_int_equal(model_forward(rig.r, &(struct batch_span){.seq = seq, .ids = ids, .n = 1}, 1, &logits, &err), ERR_INVALID); /* no memory yet */
+    test_ok(state_reserve(session_state(s), 20, &err), &err, "reserve");
+    state_shrink(session_state(s), 20);
+    assert_int_equal(model_forward(rig.r, &(struct batch_span){.seq = seq, .ids = ids, .n = 21}, 1, &logits, &err), ERR_INVALID);
+    assert_non_null(strstr(err.message, "21"));
+    test_ok(state_reserve(session_state(s), 64, &err), &err, "reserve");
+    assert_int_equal(model_forward(rig.r, &(struct batch_span){.seq = seq, .ids = ids, .n = 33}, 1, &logits, &err), ERR_INVALID);
+    assert_int_equal(model_forward(rig.r, &(struct batch_span){.seq = seq, .ids = ids, .n = 10, .n_logits = 3}, 1, &logits, &err), ERR_INVALID);
+    assert_int_equal(model_forward(rig.r, &(struct batch_span){.seq = seq, .ids = ids, .n = 0}, 1, &logits, &err), ERR_INVALID);
+    assert_int_equal(state_length(session_state(s)), 0);
+    test_ok(model_forward(rig.r, &(struct batch_span){.seq = seq, .ids = ids, .n = 32, .n_logits = 2}, 1, &logits, &err), &err, "all there is room for");
+    session_free(s);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_victims), cmocka_unit_test(test_marks),   cmocka_unit_test(test_conversation), cmocka_unit_test(test_interval),            cmocka_unit_test(test_random_edits),
+        cmocka_unit_test(test_victims), cmocka_unit_test(test_marks), cmocka_unit_test(test_shared_system_block),   cmocka_unit_test(test_conversation), cmocka_unit_test(test_interval),            cmocka_unit_test(test_random_edits),
         cmocka_unit_test(test_cancel),  cmocka_unit_test(test_reclaim), cmocka_unit_test(test_failing_step), cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_short_prompts), cmocka_unit_test(test_selection), cmocka_unit_test(test_raw_text), cmocka_unit_test(test_copies), cmocka_unit_test(test_full_set),
+        cmocka_unit_test(test_around_sizes), cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_donor),   cmocka_unit_test(test_growth),  cmocka_unit_test(test_served_context), cmocka_unit_test(test_anomaly),          cmocka_unit_test(test_refused_spans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,16 +33,15 @@ static void do_reserve(void *ctx)
     c->rc = state_reserve(c->s, c->positions, &c->err);
 }
 
-static void test_attempts(void **unused)
+static void check_attempts(enum kv_type type)
 {
-    (void)unused;
     struct rig rig;
     struct err err = {0};
     struct state *s = NULL;
     char text[1024];
     rig_open(&rig, "r2-q8_0", NULL, ARITHMETIC_DEFAULT, 1, 8, 1);
-    size_t row = (size_t)rig.m->config.n_head_kv * (size_t)rig.m->config.d_head * 4;
-    test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 100000, &s, &err), &err, "state");
+    size_t row = (size_t)rig.m->config.n_head_kv * kv_head_bytes(type, rig.m->config.d_head), page = 4096; /* what is taken and given back is whole pages */
+    test_ok(state_create(&rig.m->config, rig.dev, type, 100000, &s, &err), &err, "state");
     assert_int_equal(state_bytes(s), 0); /* nothing before the first turn */
     struct reserve_call call = {.s = s, .positions = 100};
     test_capture(do_reserve, &call, text, sizeof text);
@@ -51,7 +50,7 @@ static void test_attempts(void **unused)
     assert_string_equal(text, "");
 
     /* Headroom does not fit, the exact size does: one notice line. 5000 positions ask for 8192. */
-    mem_set_ceiling(mem_total() + 2 * (5100 - 4096) * row);
+    mem_set_ceiling(mem_total() + 2 * ((5100 - 4096) * row + page));
     call = (struct reserve_call){.s = s, .positions = 5000};
     test_capture(do_reserve, &call, text, sizeof text);
     assert_int_equal(call.rc, 0);
@@ -117,7 +116,7 @@ static void test_room(void **unused)
     char text[1024];
     rig_open(&rig, "r2-q8_0", NULL, ARITHMETIC_DEFAULT, 1, 512, 1);
     runner_trim_rows(rig.r, 1);
-    size_t all = bytes_of_rows(&rig, 512), some = bytes_of_rows(&rig, 300), few = bytes_of_rows(&rig, 20), row = (size_t)plan_kv_bytes_per_position(&rig.m->config);
+    size_t all = bytes_of_rows(&rig, 512), some = bytes_of_rows(&rig, 300), few = bytes_of_rows(&rig, 20), row = (size_t)plan_kv_bytes_per_position(&rig.m->config, KV_F32);
     test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 100000, &s, &err), &err, "state");
     struct room_call call = {.q = {.state = s, .runner = rig.r, .positions = 100, .rows = 512, .least_rows = 1}};
 
@@ -168,6 +167,39 @@ static void test_room(void **unused)
     rig_close(&rig);
 }
 
+static void test_attempts(void **unused)
+{
+    (void)unused;
+    for (int type = 0; type < KV_N_TYPES; type++)
+        check_attempts((enum kv_type)type);
+}
+
+/* A position costs what its type says, and nothing else differs. */
+static void test_bytes_of_types(void **unused)
+{
+    (void)unused;
+    struct rig rig;
+    uint64_t bytes[KV_N_TYPES], missing[KV_N_TYPES];
+    rig_open(&rig, "r2-q8_0", NULL, ARITHMETIC_DEFAULT, 1, 8, 1);
+    const struct model_config *c = &rig.m->config;
+    for (int type = 0; type < KV_N_TYPES; type++) {
+        struct err err = {0};
+        struct state *s = NULL;
+        test_ok(state_create(c, rig.dev, (enum kv_type)type, 100000, &s, &err), &err, "state");
+        test_ok(state_reserve(s, 4096, &err), &err, "reserve");
+        bytes[type] = state_bytes(s);
+        missing[type] = state_missing_bytes(s, 8192);
+        state_free(s);
+    }
+    uint64_t values = (uint64_t)(2 * c->n_full) * 4096 * (uint64_t)(c->n_head_kv * c->d_head);
+    assert_int_equal(missing[KV_F32], 4 * values);
+    assert_int_equal(missing[KV_F16], 2 * values);
+    assert_int_equal(missing[KV_Q8_0], values / 32 * 34);
+    assert_int_equal(bytes[KV_F32] - missing[KV_F32], bytes[KV_F16] - missing[KV_F16]);
+    assert_int_equal(bytes[KV_F32] - missing[KV_F32], bytes[KV_Q8_0] - missing[KV_Q8_0]);
+    rig_close(&rig);
+}
+
 /* The n-th allocation fails, for every n: an error, never a crash, and nothing is lost. */
 static void test_failing_allocations(void **unused)
 {
@@ -195,6 +227,7 @@ static void test_failing_allocations(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_capacities), cmocka_unit_test(test_attempts), cmocka_unit_test(test_room), cmocka_unit_test(test_failing_allocations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_capacities), cmocka_unit_test(test_attempts), cmocka_unit_test(test_bytes_of_types), cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_failing_allocations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -157,6 +157,45 @@ static void test_mem_reserve(void **unused)
     assert_null(mem_reserve(SIZE_MAX / 2));
 }
 
+/* Calls of the system that say no: nothing is counted that is not there, and what is given back is given back. */
+static void test_mem_calls(void **unused)
+{
+    (void)unused;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = mem_bytes(MEM_STATE), reserved = mem_reserved();
+    mem_fail_call(MEM_CALL_MAP, 1);
+    assert_true(mem_fail_pending());
+    assert_null(mem_reserve(page));
+    assert_false(mem_fail_pending());
+    char *base = mem_reserve(3 * page);
+    assert_non_null(base);
+    assert_int_equal(mem_reserved(), reserved + 3 * page);
+    mem_fail_call(MEM_CALL_PROTECT, 2);
+    assert_int_equal(mem_commit(MEM_STATE, base, 0, page), 0);
+    assert_int_equal(mem_commit(MEM_STATE, base, page, 3 * page), ERR_NO_MEMORY);
+    assert_int_equal(mem_bytes(MEM_STATE), before + page);
+    assert_int_equal(mem_commit(MEM_STATE, base, page, 3 * page), 0);
+    memset(base, 1, 3 * page);
+    mem_fail_call(MEM_CALL_MAP, 1); /* there is no place for a mapping in their stead: the pages go all the same */
+    mem_decommit(MEM_STATE, base, page, 3 * page);
+    assert_int_equal(mem_bytes(MEM_STATE), before + page);
+    assert_int_equal(mem_commit(MEM_STATE, base, page, 3 * page), 0);
+    assert_int_equal(base[page], 0);
+    assert_int_equal(base[page - 1], 1);
+    mem_release(MEM_STATE, base, 3 * page, 3 * page);
+    assert_int_equal(mem_bytes(MEM_STATE), before);
+    assert_int_equal(mem_reserved(), reserved);
+    mem_fail_call(MEM_CALL_THREAD, 2);
+    struct pool *pool = NULL;
+    struct err err = {0};
+    assert_int_equal(pool_create(4, &pool, &err), ERR_IO); /* the first is ended again */
+    assert_non_null(strstr(err.message, "thread 3 of 4 could not be created"));
+    assert_false(mem_fail_pending());
+    mem_fail_call(MEM_CALL_THREAD, 1);
+    mem_fail_call(MEM_CALL_THREAD, 0);
+    test_ok(pool_create(2, &pool, &err), &err, "pool");
+    pool_free(pool);
+}
+
 /* ---- growing strings ---- */
 
 static void test_buf(void **unused)
@@ -504,10 +543,36 @@ static void test_pool_limits(void **unused)
     assert_int_equal(mem_total(), before);
 }
 
+/* Memory that fails while JSON is read is never an error of the text, and never another text. */
+static void test_json_starved(void **unused)
+{
+    (void)unused;
+    static const char text[] = "{\"a\": [\"a text that is longer than the first sixteen bytes of a buffer\", 1.5, 12345678901234567890123], \"b\": {\"c\": \"\\u00e9\", \"d\": null}}";
+    json_t *whole = NULL;
+    struct err err = {0};
+    int refused = 0;
+    test_ok(json_parse(text, sizeof text - 1, &whole, &err), &err, "whole");
+    size_t before = mem_bytes(MEM_JSON);
+    for (long n = 1, came = 1; came; n++) {
+        json_t *value = NULL;
+        mem_fail_nth(n);
+        int rc = json_parse(text, sizeof text - 1, &value, &err);
+        came = !mem_fail_pending();
+        mem_fail_nth(0);
+        assert_true(rc == 0 || rc == ERR_NO_MEMORY);
+        assert_true(rc < 0 || json_equal(value, whole));
+        refused += rc < 0;
+        json_decref(value);
+        assert_int_equal(mem_bytes(MEM_JSON), before);
+    }
+    assert_true(refused > 10);
+    json_decref(whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_err),          cmocka_unit_test(test_mem_counts),    cmocka_unit_test(test_mem_faults),  cmocka_unit_test(test_mem_reserve), cmocka_unit_test(test_buf),
+        cmocka_unit_test(test_err),          cmocka_unit_test(test_mem_counts),    cmocka_unit_test(test_mem_faults),  cmocka_unit_test(test_mem_reserve), cmocka_unit_test(test_mem_calls), cmocka_unit_test(test_json_starved), cmocka_unit_test(test_buf),
         cmocka_unit_test(test_ids),          cmocka_unit_test(test_utf8_decode),   cmocka_unit_test(test_utf8_subparts), cmocka_unit_test(test_json_floats), cmocka_unit_test(test_json_python),
         cmocka_unit_test(test_json_parse),   cmocka_unit_test(test_hash),          cmocka_unit_test(test_pool),        cmocka_unit_test(test_pool_limits),
     };
