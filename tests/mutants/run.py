@@ -22,7 +22,7 @@ import tomllib
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIST = os.path.join(SOURCE, "tests", "mutants", "list.toml")
 FIELDS = {"id", "file", "find", "replace", "test", "case", "why"}
-PATIENCE = 10  # how many times longer than the sound program a mutant may run, and the least that is waited besides
+PATIENCE = 5  # how many times longer than the sound program a mutant may run, and the least that is waited besides
 LEAST_WAIT_S = 10
 
 
@@ -129,10 +129,13 @@ class Build:
         self.folder, self.jobs = folder, jobs
         launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
         must(["cmake", "-G", "Ninja", "-S", SOURCE, "-B", folder, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1", "-DAPR_TESTS=ON", *launcher])
-        self.tests = {t["name"]: t for t in json.loads(must(["ctest", "--test-dir", folder, "--show-only=json-v1"]))["tests"]}
+        self.tests = self.read_tests()
         with open(os.path.join(folder, "compile_commands.json"), encoding="utf-8") as f:
             self.compiles = {os.path.relpath(c["file"], SOURCE): c for c in json.load(f)}
         self.links = {}
+
+    def read_tests(self):
+        return {t["name"]: t for t in json.loads(must(["ctest", "--test-dir", self.folder, "--show-only=json-v1"]))["tests"]}
 
     def check(self, mutants):
         for m in mutants:
@@ -146,6 +149,7 @@ class Build:
         must(["ninja", "-C", self.folder, "-j", str(self.jobs), *targets])
         for target in targets:
             self.links[target] = self.link_command(target)
+        self.tests = self.read_tests()  # their commands are known once they are built
 
     def environment(self, test):
         properties = {p["name"]: p["value"] for p in self.tests[test].get("properties", [])}
@@ -153,8 +157,8 @@ class Build:
 
     def program(self, test):
         """What a test runs, as the build calls it: itself, or for a script the program that it tests."""
-        path = self.environment(test).get("APR_BINARY") or self.tests[test]["command"][0]
-        return os.path.relpath(path, self.folder)
+        path = self.environment(test).get("APR_BINARY")
+        return os.path.relpath(path, self.folder) if path else os.path.join("tests", test)
 
     def link_command(self, target):
         steps, step = [], []
