@@ -1,6 +1,7 @@
 /* The engine thread as serve/ and cli/ see it: order, ends, cancelling, reuse, slow readers, failures (B105, S1, S23). */
 #include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -192,23 +193,38 @@ static void test_queue(void **state)
     engine_stop(e);
 }
 
+struct place { /* in the order in which requests were begun */
+    atomic_int *n_begun;
+    atomic_int at;
+};
+
+static void take_place(void *ctx)
+{
+    struct place *p = ctx;
+    if (atomic_load(&p->at) == 0)
+        atomic_store(&p->at, atomic_fetch_add(p->n_begun, 1) + 1);
+}
+
 static void test_order_is_first_come(void **state)
 {
     (void)state;
     struct engine *e = host_start(1, 8, 2048, 0);
     struct request_params p = host_params(30, 30);
     struct request *r[4];
-    for (int i = 0; i < 4; i++)
-        r[i] = host_submit(e, &p);
+    atomic_int n_begun = 0;
+    struct place places[4];
+    p.notify = take_place;
     for (int i = 0; i < 4; i++) {
-        struct token_event event;
+        places[i] = (struct place){.n_begun = &n_begun};
+        p.ctx = &places[i];
+        r[i] = host_submit(e, &p);
+    }
+    for (int i = 0; i < 4; i++) {
         struct host_result got = host_drain(r[i]);
         assert_int_equal(got.n, 30);
-        for (int k = i + 2; k < 4; k++) /* the one after next cannot have begun */
-            assert_int_equal(request_next(r[k], &event), 0);
-    }
-    for (int i = 0; i < 4; i++)
+        assert_int_equal(atomic_load(&places[i].at), i + 1);
         request_release(r[i]);
+    }
     engine_stop(e);
 }
 
@@ -256,6 +272,60 @@ static void test_slow_reader(void **state)
     engine_stop(e);
 }
 
+/* And when that lasts it is let go, as one that left. */
+static void test_slow_reader_is_dropped(void **state)
+{
+    (void)state;
+    struct engine *e = NULL;
+    struct err err = {0};
+    struct engine_options o = {.device = {.kind = DEVICE_CPU, .n_threads = 1}, .context_length = 2048, .reader_timeout_ms = 200};
+    test_ok(engine_start(host_model, &o, &e, &err), &err, "engine");
+    struct request_params p = host_params(30, 600);
+    struct request *slow = host_submit(e, &p);
+    assert_true(request_wait(slow, 60000));
+    host_wait_idle(e, 5000);
+    struct engine_stats stats;
+    engine_stats_read(e, &stats);
+    assert_int_equal(stats.n_cancelled, 1);
+    assert_true(stats.generated_tokens < 600);
+    struct host_result got = host_drain(slow);
+    assert_int_equal(got.last.finish, FINISH_CANCELLED);
+    request_release(slow);
+    engine_stop(e);
+}
+
+struct run_call {
+    struct engine *e;
+    struct request_params p;
+};
+
+static void do_run(void *ctx)
+{
+    const struct run_call *c = ctx;
+    host_run(c->e, &c->p);
+    host_wait_idle(c->e, 1000);
+}
+
+/* The line that scripts look for, once a prompt; none where nothing was read. */
+static void test_prefill_line(void **state)
+{
+    (void)state;
+    struct run_call call = {.e = host_start(1, 0, 2048, 32), .p = host_params(100, 2)};
+    char text[1024];
+    int n = 0;
+    double ms, rate;
+    test_capture(do_run, &call, text, sizeof text);
+    assert_int_equal(sscanf(text, "[qwen35] cpu batched prefill: 100 tokens in %lf ms (%lf tok/s, from position 0)\n%n", &ms, &rate, &n), 2);
+    assert_int_equal(n, strlen(text));
+    test_capture(do_run, &call, text, sizeof text);
+    assert_string_equal(text, "");
+    call.p.n_prompt = 140;
+    test_capture(do_run, &call, text, sizeof text);
+    assert_non_null(strstr(text, "prefill: 40 tokens in "));
+    assert_non_null(strstr(text, ", from position 100)\n"));
+    engine_stop(call.e);
+}
+
 /* A failure ends its own request by name and leaves nothing behind. */
 static void test_numbers_that_are_none(void **state)
 {
@@ -276,14 +346,16 @@ static void test_numbers_that_are_none(void **state)
     assert_int_equal(broken.n, 0);
     host_wait_idle(e, 1000);
     host_model->output_norm = good;
+    p.n_prompt = 53; /* more of the same: what was read before the failure is not gone on from */
+    struct host_result longer = host_run(e, &p);
+    assert_int_equal(longer.last.n_cached, 0);
     p.n_prompt = 50;
     struct host_result after = host_run(e, &p);
-    assert_int_equal(after.last.n_cached, 0);
     host_same_ids(&before, &after);
     struct engine_stats stats;
     engine_stats_read(e, &stats);
     assert_int_equal(stats.n_failed, 1);
-    assert_int_equal(stats.n_finished, 2);
+    assert_int_equal(stats.n_finished, 3);
     engine_stop(e);
     mem_free(bad);
 }
@@ -537,6 +609,7 @@ int main(void)
         cmocka_unit_test(test_events_in_order), cmocka_unit_test(test_first_token_is_the_golden_one), cmocka_unit_test(test_next_turn_reuses), cmocka_unit_test(test_same_seed_same_ids),
         cmocka_unit_test(test_cancel_touches_nobody_else), cmocka_unit_test(test_cancel_while_the_prompt_is_read), cmocka_unit_test(test_released_request_frees_its_slot),
         cmocka_unit_test(test_queue), cmocka_unit_test(test_order_is_first_come), cmocka_unit_test(test_deadline), cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_slow_reader_is_dropped), cmocka_unit_test(test_prefill_line),
         cmocka_unit_test(test_numbers_that_are_none), cmocka_unit_test(test_stop_while_running), cmocka_unit_test(test_drain), cmocka_unit_test(test_context_length),
         cmocka_unit_test(test_bad_parameters), cmocka_unit_test(test_logprobs), cmocka_unit_test(test_ends_and_bans), cmocka_unit_test(test_notify),
         cmocka_unit_test(test_start_refusals),

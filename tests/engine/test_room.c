@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/forward.h"
 #include "support/engine.h"
 
 #define MIB ((size_t)1 << 20)
@@ -78,10 +79,56 @@ static void test_rows_step_down(void **state)
     engine_stop(e);
 }
 
+struct start_call {
+    struct engine_options options;
+    struct engine *e;
+    int rc;
+    struct err err;
+};
+
+static void do_start(void *ctx)
+{
+    struct start_call *c = ctx;
+    c->rc = engine_start(host_model, &c->options, &c->e, &c->err);
+}
+
+static uint64_t workspace_of(struct start_call *call, int64_t rows)
+{
+    call->options.device.max_rows = rows;
+    call->options.device.max_n_in = config_widest_input(&host_model->config);
+    return runner_workspace_bytes(&host_model->config, rows, 1) + device_scratch_bytes(&call->options.device);
+}
+
+/* A start takes as many rows as fit, says so, and never fewer than 32. */
+static void test_start_steps(void **state)
+{
+    (void)state;
+    static const char start[] = "[qwen35] batched prefill: workspace for 512 rows needs ", end[] = " MiB free; using 64 rows\n";
+    struct start_call call = {.options = {.device = {.kind = DEVICE_CPU, .n_threads = 1}, .context_length = 1024, .n_parallel = 1, .chunk_rows = 512}};
+    char text[1024];
+    do_start(&call);
+    test_ok(call.rc, &call.err, "engine");
+    uint64_t rest = engine_plan(call.e)->total_bytes - engine_plan(call.e)->workspace_bytes;
+    engine_stop(call.e);
+    call.options.memory_limit = rest + workspace_of(&call, 64);
+    test_capture(do_start, &call, text, sizeof text);
+    test_ok(call.rc, &call.err, "fewer rows");
+    assert_int_equal(engine_plan(call.e)->workspace_rows, 64);
+    assert_int_equal(strncmp(text, start, sizeof start - 1), 0);
+    assert_string_equal(text + strlen(text) - (sizeof end - 1), end);
+    engine_stop(call.e);
+    call.options.memory_limit = rest + workspace_of(&call, 16);
+    test_capture(do_start, &call, text, sizeof text);
+    assert_int_equal(call.rc, ERR_CAPACITY);
+    assert_string_equal(text, "");
+}
+
 static void wait_for_token(struct request *r)
 {
-    while (host_next(r).kind != EVENT_TOKEN)
-        ;
+    struct token_event event;
+    while ((event = host_next(r)).kind != EVENT_TOKEN)
+        if (event.kind == EVENT_END || event.kind == EVENT_ERROR)
+            fail_msg("an end instead of a token: %s", event.error.message);
 }
 
 static size_t positions_bytes(const struct engine *e, int64_t n)
@@ -105,6 +152,32 @@ static void test_open_requests_share(void **state)
     assert_int_equal(stats.n_running, 2);
     assert_true(mem_bytes(MEM_STATE) <= engine_plan(e)->state_budget_bytes);
     request_release(a);
+    request_release(b);
+    engine_stop(e);
+}
+
+/* Room that was asked for by number is the plan's: what it does not hold waits. */
+static void test_state_within_its_part(void **state)
+{
+    (void)state;
+    struct engine *e = host_start(2, 0, 8192, 0);
+    struct request_params p = host_params(50, 7900), other = host_params(60, 7900);
+    other.prompt = host_prompt + 100;
+    struct request *a = host_submit(e, &p);
+    wait_for_token(a);
+    struct engine_stats before, stats;
+    engine_stats_read(e, &before);
+    struct request *b = host_submit(e, &other);
+    do { /* some steps, each of which looks at who waits */
+        wait_for_token(a);
+        engine_stats_read(e, &stats);
+    } while (stats.generated_tokens < before.generated_tokens + 5);
+    assert_int_equal(stats.n_running, 1);
+    assert_int_equal(stats.n_waiting, 1);
+    assert_true(mem_bytes(MEM_STATE) <= engine_plan(e)->state_budget_bytes);
+    request_release(a);
+    wait_for_token(b);
+    assert_true(mem_bytes(MEM_STATE) <= engine_plan(e)->state_budget_bytes);
     request_release(b);
     engine_stop(e);
 }
@@ -184,6 +257,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_idle_memory_is_given_back, no_ceiling), cmocka_unit_test_teardown(test_memory_for_two, no_ceiling), cmocka_unit_test_teardown(test_rows_step_down, no_ceiling), cmocka_unit_test_teardown(test_open_requests_share, no_ceiling),
+        cmocka_unit_test_teardown(test_start_steps, no_ceiling), cmocka_unit_test_teardown(test_state_within_its_part, no_ceiling),
         cmocka_unit_test_teardown(test_growing_in_mid_answer, no_ceiling), cmocka_unit_test_teardown(test_no_room_to_grow, no_ceiling),
     };
     return cmocka_run_group_tests(tests, host_load, host_unload);

@@ -1,8 +1,9 @@
 /* Growth by the contract: capacities, the attempts [headroom, exact], refusal by name, pages given back (B170, B183). */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/room.h"
+#include "model/plan.h"
 #include "support/model.h"
 #include "support/test.h"
 
@@ -58,12 +59,15 @@ static void check_attempts(enum kv_type type)
     assert_int_equal(state_capacity(s), 5000);
     assert_string_equal(text, "[qwen35] decode state: 8192 positions would not allocate, sized to the turn (5000) instead (#4443)\n");
 
-    /* Not even the exact size: refused by name, what is held stays. */
+    /* Not even the exact size: refused by name, what is held stays, and what one array had got already goes back. */
+    size_t before = mem_total();
+    mem_set_ceiling(before + 1500 * row);
     call = (struct reserve_call){.s = s, .positions = 6000};
     test_capture(do_reserve, &call, text, sizeof text);
     assert_int_equal(call.rc, ERR_CAPACITY);
     assert_non_null(strstr(call.err.message, "a decode state for 6000 positions would not allocate"));
     assert_int_equal(state_capacity(s), 5000);
+    assert_int_equal(mem_total(), before);
     assert_string_equal(text, "");
     mem_set_ceiling(SIZE_MAX);
 
@@ -79,6 +83,90 @@ static void check_attempts(enum kv_type type)
     state_free(s);
     rig_close(&rig);
     assert_int_equal(mem_bytes(MEM_STATE), 0);
+}
+
+struct room_call {
+    struct room_request q;
+    int rc;
+    struct err err;
+};
+
+static void do_room(void *ctx)
+{
+    struct room_call *c = ctx;
+    c->rc = room_for_turn(&c->q, &c->err);
+}
+
+/* Bytes that the workspace takes for `rows` rows beyond the first. */
+static size_t bytes_of_rows(struct rig *rig, int64_t rows)
+{
+    struct err err = {0};
+    size_t before = mem_total();
+    test_ok(runner_reserve_rows(rig->r, rows, &err), &err, "rows");
+    size_t bytes = mem_total() - before;
+    runner_trim_rows(rig->r, 1);
+    return bytes;
+}
+
+/* State and workspace together: headroom goes before rows, rows by halves and never to one, and the next turn plans anew. */
+static void test_room(void **unused)
+{
+    (void)unused;
+    struct rig rig;
+    struct err err = {0};
+    struct state *s = NULL;
+    char text[1024];
+    rig_open(&rig, "r2-q8_0", NULL, ARITHMETIC_DEFAULT, 1, 512, 1);
+    runner_trim_rows(rig.r, 1);
+    size_t all = bytes_of_rows(&rig, 512), some = bytes_of_rows(&rig, 300), few = bytes_of_rows(&rig, 20), row = (size_t)plan_kv_bytes_per_position(&rig.m->config, KV_F32);
+    test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 100000, &s, &err), &err, "state");
+    struct room_call call = {.q = {.state = s, .runner = rig.r, .positions = 100, .rows = 512, .least_rows = 1}};
+
+    assert_true(4096 * row < all + 2048 * row);
+    mem_set_ceiling(mem_total() + plan_state_bytes(&rig.m->config) + all + 2048 * row); /* the headroom fits alone, and the turn with all rows */
+    test_capture(do_room, &call, text, sizeof text);
+    test_ok(call.rc, &call.err, "a turn of 100");
+    assert_string_equal(text, "[qwen35] decode state: 4096 positions would not allocate, sized to the turn (100) instead (#4443)\n");
+    assert_int_equal(state_capacity(s), 100);
+    assert_int_equal(runner_rows(rig.r), 512);
+    runner_trim_rows(rig.r, 1);
+
+    mem_set_ceiling(mem_total() + some + 4000 * row); /* the headroom fits, and then not all rows */
+    call.q.positions = 4000;
+    test_capture(do_room, &call, text, sizeof text);
+    test_ok(call.rc, &call.err, "a turn of 4000");
+    assert_int_equal(state_capacity(s), 4000);
+    assert_int_equal(runner_rows(rig.r), 256);
+    static const char start[] = "[qwen35] batched prefill: workspace for 512 rows needs ", end[] = " MiB free; using 256 rows\n";
+    const char *line = strstr(text, "[qwen35] batched");
+    assert_non_null(line);
+    assert_int_equal(strncmp(line, start, sizeof start - 1), 0);
+    assert_string_equal(line + strlen(line) - (sizeof end - 1), end);
+
+    mem_set_ceiling(SIZE_MAX); /* one bad turn does not stick */
+    test_capture(do_room, &call, text, sizeof text);
+    test_ok(call.rc, &call.err, "the next turn");
+    assert_int_equal(runner_rows(rig.r), 512);
+    assert_string_equal(text, "");
+
+    runner_trim_rows(rig.r, 1); /* fewer than ROOM_MIN_ROWS are none */
+    mem_set_ceiling(mem_total() + few);
+    test_capture(do_room, &call, text, sizeof text);
+    assert_int_equal(call.rc, ERR_CAPACITY);
+    assert_int_equal(runner_rows(rig.r), 1);
+    assert_int_equal(state_capacity(s), 4000);
+
+    struct state *other = NULL; /* a refused turn keeps nothing of what it took */
+    test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 100000, &other, &err), &err, "state");
+    mem_set_ceiling(mem_total() + plan_state_bytes(&rig.m->config) + few + 200 * row);
+    struct room_call refused = {.q = {.state = other, .runner = rig.r, .positions = 150, .rows = 512, .least_rows = 1}};
+    test_capture(do_room, &refused, text, sizeof text);
+    assert_int_equal(refused.rc, ERR_CAPACITY);
+    assert_int_equal(state_capacity(other), 0);
+    mem_set_ceiling(SIZE_MAX);
+    state_free(other);
+    state_free(s);
+    rig_close(&rig);
 }
 
 static void test_attempts(void **unused)
@@ -141,6 +229,7 @@ static void test_failing_allocations(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_capacities), cmocka_unit_test(test_attempts), cmocka_unit_test(test_bytes_of_types), cmocka_unit_test(test_failing_allocations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_capacities), cmocka_unit_test(test_attempts), cmocka_unit_test(test_bytes_of_types), cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_failing_allocations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -327,7 +327,10 @@ static void test_no_overflow(void **unused)
     struct err err = {0};
     assert_int_equal(plan_make(&q, &p, &err), ERR_CAPACITY);
     q.weight_bytes = 1;
-    assert_int_equal(plan_make(&q, &p, &err), ERR_CAPACITY); /* 2^32 bytes x 2^30 positions x 16 */
+    assert_int_equal(plan_make(&q, &p, &err), ERR_CAPACITY); /* 2^32 bytes x 2^30 positions */
+    q.budget_bytes = q.total_bytes = UINT64_MAX;
+    q.address_budget = q.address_limit = UINT64_MAX - 1;
+    assert_int_equal(plan_make(&q, &p, &err), ERR_CAPACITY); /* and that 16 times over: 2^66, which would come out as none */
     c.n_full = 0;
     c.n_linear = 512;
     assert_true(plan_state_bytes(&c) > 1ull << 40);
