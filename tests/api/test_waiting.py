@@ -46,16 +46,16 @@ class Waiting(unittest.TestCase):
 
     def test_silence_while_nothing_advances(self):
         """B148: who waits in line is not told by signs of life that its answer is under way."""
-        running = open_stream(self.server, "/v1/completions", self.body(50, logprobs=20))  # 10 MB, of which little is read: it outlasts the case
+        running = open_stream(self.server, "/v1/completions", self.body(50, logprobs=20))  # nobody reads it: it stands still, in its place
+        self.addCleanup(running.close)
         self.server.wait_metric("apr_generated_tokens_total", lambda v: v > 0, 30)
-        running.settimeout(0.2)
         waiting = open_stream(self.server, "/v1/completions", self.body(60, seed=1))
+        self.addCleanup(waiting.close)
         self.server.wait_metric("apr_requests_waiting", lambda v: v == 1, 30)
         got, start = b"", time.monotonic()
         waiting.settimeout(0.5)
         while time.monotonic() - start < 6.5:  # longer than comments are apart while a prompt is read
             try:
-                self.assertTrue(running.recv(1 << 16))  # it moves on
                 got += waiting.recv(4096)
             except TimeoutError:
                 pass
@@ -65,7 +65,6 @@ class Waiting(unittest.TestCase):
         waiting.settimeout(60)
         while b"data: " not in got:
             got += waiting.recv(4096)
-        waiting.close()
 
 
 class Length(unittest.TestCase):

@@ -598,16 +598,17 @@ static void test_selection(void **unused)
 /* B9: text without turns whose end is tokenised otherwise the next time: at most an interval is read again. */
 static void test_raw_text(void **unused)
 {
+    enum { INTERVALS = TEST_THREAD_SANITIZED ? 1 : 3 };
     struct rig rig;
     static struct text t;
     (void)unused;
     rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 1, 512, 1);
     struct session *s = new_session(&rig);
     memset(&t, 0, sizeof t);
-    add_message(&t, 1, 3 * SNAPSHOT_INTERVAL + 20);
+    add_message(&t, 1, INTERVALS * SNAPSHOT_INTERVAL + 20);
     assert_int_equal(sync_text(s, &t), 0);
     t.ids[t.n - 1] ^= 1;
-    assert_int_equal(sync_text(s, &t), 3 * SNAPSHOT_INTERVAL);
+    assert_int_equal(sync_text(s, &t), INTERVALS * SNAPSHOT_INTERVAL);
     same_as_cold(&rig, s, &t);
     session_free(s);
     rig_close(&rig);
@@ -703,7 +704,7 @@ static void test_around_sizes(void **unused)
     add_message(&t, 7, 5100);
     size_t workspace = mem_bytes(MEM_WORKSPACE);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (TEST_SANITIZED && sizes[i] > 1024)
+        if ((TEST_SANITIZED && sizes[i] > 1024) || (TEST_THREAD_SANITIZED && sizes[i] > 128))
             break;
         for (t.n = sizes[i] - 1; t.n <= sizes[i] + 1; t.n++) {
             struct err err = {0};

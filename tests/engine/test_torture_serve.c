@@ -17,7 +17,7 @@
 #include "serve/serve.h"
 #include "support/test.h"
 
-#define STRIDE (TEST_SANITIZED ? 4 : 1)
+#define STRIDE (TEST_THREAD_SANITIZED ? 20 : TEST_SANITIZED ? 4 : 1)
 #define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}}}}}"
 #define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"Which port does apr listen on please?\"}],\"enable_thinking\":false,\"temperature\":0,\"stop\":[\"zzz\"]"
 

@@ -18,6 +18,11 @@
 #else
 #define TEST_SANITIZED 0
 #endif
+#if defined(__SANITIZE_THREAD__) /* slower still: what has no threads needs hardly be run */
+#define TEST_THREAD_SANITIZED 1
+#else
+#define TEST_THREAD_SANITIZED 0
+#endif
 
 /* A whole file, NUL-terminated; fails the test when it cannot be read. Free with mem_free. */
 char *test_read_file(const char *path, size_t *n);
