@@ -1,5 +1,6 @@
 /* Times attention over long caches of every type, one row (decode) and many (prefill), through enough layers that no cache level holds them.
  *   bench_attention [THREADS [HEADS KV_HEADS [HEAD_SIZE]]] */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 
 #define COLD_BYTES ((size_t)256 << 20) /* of all layers together */
 #define PREFILL_ROWS 256
-#define REPEATS 5
+#define REPEATS 15
 #define MAX_LAYERS 64
 
 struct setup {
@@ -68,38 +69,37 @@ static void drop(struct caches *c)
     }
 }
 
-/* Milliseconds a layer of attention for the last `rows` of `positions`: the best pass over all layers. */
+/* Milliseconds a layer of attention for the last `rows` of `positions`, over n_layers layers. */
 static double measure(const struct setup *s, const struct caches *c, int64_t positions, int64_t rows, int n_layers)
 {
-    double best = 1e30;
     struct op_span span = {.n_rows = rows, .position = positions - rows};
-    for (int i = 0; i < REPEATS; i++) {
-        uint64_t start = clock_ns();
-        for (int l = 0; l < n_layers; l++)
-            s->dev->op->attention(s->dev, &span, &c->layers[l], 1, s->q, s->n_head, s->n_head_kv, s->d, 0.0625f, s->out);
-        double ms = clock_ms_since(start) / n_layers;
-        best = ms < best ? ms : best;
-    }
-    return best;
+    uint64_t start = clock_ns();
+    for (int l = 0; l < n_layers; l++)
+        s->dev->op->attention(s->dev, &span, &c->layers[l], 1, s->q, s->n_head, s->n_head_kv, s->d, 0.0625f, s->out);
+    return clock_ms_since(start) / n_layers;
 }
 
+/* The best of passes that take turns, so that what else the machine does meets all types alike. */
 static void run(const struct setup *s, int64_t positions)
 {
     static const char *const names[KV_N_TYPES] = {"f32", "f16", "q8_0"};
-    double first[2] = {0, 0};
-    for (int type = KV_F32; type < KV_N_TYPES; type++) {
-        struct caches c;
-        if (type == KV_Q8_0 && s->d % 32)
-            continue;
-        fill(s, &c, (enum kv_type)type, positions);
-        double decode = measure(s, &c, positions, 1, c.n), prefill = measure(s, &c, positions, PREFILL_ROWS, 1);
-        if (type == KV_F32) {
-            first[0] = decode;
-            first[1] = prefill;
+    int n_types = s->d % 32 ? KV_Q8_0 : KV_N_TYPES;
+    struct caches c[KV_N_TYPES];
+    double decode[KV_N_TYPES], prefill[KV_N_TYPES];
+    for (int type = 0; type < n_types; type++) {
+        fill(s, &c[type], (enum kv_type)type, positions);
+        decode[type] = prefill[type] = 1e30;
+    }
+    for (int i = 0; i < REPEATS; i++)
+        for (int type = 0; type < n_types; type++) {
+            decode[type] = fmin(decode[type], measure(s, &c[type], positions, 1, c[type].n));
+            if (i % 3 == 0)
+                prefill[type] = fmin(prefill[type], measure(s, &c[type], positions, PREFILL_ROWS, 1));
         }
-        printf("%6lld positions %-5s decode %8.3f ms a layer (%.2f of f32, %5.1f GB/s)   prefill of %d %8.1f ms (%.2f of f32)\n", (long long)positions, names[type], decode,
-               decode / first[0], (double)c.bytes / 1e6 / decode, PREFILL_ROWS, prefill, prefill / first[1]);
-        drop(&c);
+    for (int type = 0; type < n_types; type++) {
+        printf("%6lld positions %-5s decode %8.3f ms a layer (%.2f of f32, %5.1f GB/s)   prefill of %d %8.1f ms (%.2f of f32)\n", (long long)positions, names[type], decode[type],
+               decode[type] / decode[0], (double)c[type].bytes / 1e6 / decode[type], PREFILL_ROWS, prefill[type], prefill[type] / prefill[0]);
+        drop(&c[type]);
     }
 }
 

@@ -311,7 +311,7 @@ static void test_oracle(void **unused)
             for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
                 for (size_t p = 0; can((enum kv_type)type, &shapes[i]) && p < sizeof positions / sizeof *positions; p++)
                     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-                        if ((i + p + r) % (TEST_SANITIZED ? 11 : strcmp(*rung, "scalar") == 0 ? 7 : 3) == 0) /* all of them take long */
+                        if ((i + p + r) % (TEST_SANITIZED ? 23 : strcmp(*rung, "scalar") == 0 ? 7 : 3) == 0) /* all of them take long */
                             check_against_oracle(*rung, (enum kv_type)type, &shapes[i], positions[p], rows[r], 1);
 }
 
