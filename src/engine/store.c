@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "engine/store_internal.h"
 
 static void free_store(struct store *st)
@@ -45,7 +46,7 @@ static int start_thread(struct store *st, struct err *err)
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&st->thread, NULL, store_writer_main, st);
+    int rc = thread_create(&st->thread, store_writer_main, st);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0)
         return err_set(err, ERR_IO, "sessions: the writing thread could not be created: %s", strerror(rc));

@@ -136,11 +136,22 @@ static size_t positions_bytes(const struct engine *e, int64_t n)
     return (size_t)(engine_plan(e)->kv_bytes_per_position * (uint64_t)n);
 }
 
+/* With memory for no more than the plan's sum: the sequences share the KV rows of one context. */
+static struct engine *start_tight(int n_parallel, int64_t context)
+{
+    struct engine *e = host_start(n_parallel, 0, context, 0);
+    struct engine_options o = {.device = {.kind = DEVICE_CPU, .n_threads = 1}, .context_length = context, .n_parallel = n_parallel, .memory_limit = engine_plan(e)->total_bytes};
+    struct err err = {0};
+    engine_stop(e);
+    test_ok(engine_start(host_model, &o, &e, &err), &err, "engine");
+    return e;
+}
+
 /* Requests that name no end run side by side in the plan's own room, though each could fill the context alone; decode state stays within its part of the plan. */
 static void test_open_requests_share(void **state)
 {
     (void)state;
-    struct engine *e = host_start(2, 0, 8192, 0);
+    struct engine *e = start_tight(2, 8192);
     struct request_params p = host_params(1900, -1);
     struct request *a = host_submit(e, &p);
     wait_for_token(a);
@@ -160,7 +171,7 @@ static void test_open_requests_share(void **state)
 static void test_state_within_its_part(void **state)
 {
     (void)state;
-    struct engine *e = host_start(2, 0, 8192, 0);
+    struct engine *e = start_tight(2, 8192);
     struct request_params p = host_params(50, 7900), other = host_params(60, 7900);
     other.prompt = host_prompt + 100;
     struct request *a = host_submit(e, &p);

@@ -34,7 +34,6 @@ static void do_reserve(void *ctx)
     c->rc = state_reserve(c->s, c->positions, &c->err);
 }
 
-/* B170: headroom, exactly the turn, and then a refusal: never another device. */
 static void check_attempts(enum kv_type type)
 {
     struct rig rig;
@@ -169,6 +168,7 @@ static void test_room(void **unused)
     rig_close(&rig);
 }
 
+/* B170: headroom, exactly the turn, and then a refusal: never another device. */
 static void test_attempts(void **unused)
 {
     (void)unused;

@@ -100,22 +100,6 @@ void test_ok(int rc, const struct err *err, const char *what)
         fail_msg("%s: %s (%s)", what, err && err->code ? err->message : "no message", err_kind(rc));
 }
 
-void test_capture(void (*fn)(void *), void *ctx, char *out, size_t n)
-{
-    FILE *file = tmpfile();
-    int saved = dup(2);
-    fflush(stderr);
-    dup2(fileno(file), 2);
-    fn(ctx);
-    fflush(stderr);
-    dup2(saved, 2);
-    close(saved);
-    rewind(file);
-    size_t got = fread(out, 1, n - 1, file);
-    out[got] = 0;
-    fclose(file);
-}
-
 uint32_t test_random(uint64_t *state, uint32_t n)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;

@@ -40,9 +40,6 @@ void test_capture(void (*fn)(void *ctx), void *ctx, char *out, size_t n);
 /* Fails with err's sentence when rc is negative. */
 void test_ok(int rc, const struct err *err, const char *what);
 
-/* Runs fn; what goes to stderr meanwhile is in out [n], NUL-terminated. */
-void test_capture(void (*fn)(void *), void *ctx, char *out, size_t n);
-
 /* A small deterministic generator: 0..n-1. */
 uint32_t test_random(uint64_t *state, uint32_t n);
 float test_gauss(uint64_t *state);
