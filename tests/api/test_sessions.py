@@ -1,5 +1,5 @@
 """Conversations on disk: a restart goes on where the last server stopped, and whatever happens to the files, the answers are the same.
-Faults: B27 B28 B29 B30."""
+Faults: B28 B29 B31 B32."""
 import os
 import random
 import resource
@@ -71,6 +71,7 @@ class Sessions(unittest.TestCase):
         return cached
 
     def test_a_restart(self):
+        """B28: the first turn after it reads no more than it would have without."""
         talk, server = Talk(), self.server()
         self.play(talk, server, 2)
         self.assertEqual(server.stop()[0], 0)
@@ -99,6 +100,7 @@ class Sessions(unittest.TestCase):
         server.stop()
 
     def test_files_that_are_not_what_they_were(self):
+        """B31: cut, changed, empty, gone, or links to elsewhere: a line, and everything is read again."""
         def flip(path):
             with open(path, "r+b") as f:
                 f.seek(os.path.getsize(path) * 2 // 3)
@@ -132,7 +134,8 @@ class Sessions(unittest.TestCase):
                 self.assertEqual(status, 0)
                 self.assertIn("sessions: ", said)
 
-    def test_another_model_and_another_arithmetic(self):
+    def test_another_arithmetic(self):
+        """B32: its states are other states."""
         talk, server = Talk(), self.server("-q")
         self.play(talk, server, 2)
         server.stop()
@@ -141,6 +144,7 @@ class Sessions(unittest.TestCase):
         server.stop()
 
     def test_the_budget(self):
+        """B29."""
         server = self.server("-q", "--session-budget", "3M", "--parallel", "2")
         for i in range(8):
             talk = Talk({"role": "system", "content": f"Talk number {i}. " + "The baker sold bread to a sailor. " * 14})

