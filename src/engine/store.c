@@ -48,10 +48,7 @@ static int start_thread(struct store *st, struct err *err)
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = thread_create(&st->thread, store_writer_main, st);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0)
-        return err_set(err, ERR_IO, "sessions: the writing thread could not be created: %s", strerror(rc));
-    st->thread_started = 1;
-    return 0;
+    return rc == 0 ? 0 : err_set(err, ERR_IO, "sessions: the writing thread could not be created: %s", strerror(rc));
 }
 
 int store_open(const struct store_options *options, struct store **out, struct err *err)

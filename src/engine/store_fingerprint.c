@@ -37,7 +37,9 @@ struct hash_key store_fingerprint(const struct model *m, const struct device *de
     hash_stream_add(&h, dev->rung, strlen(dev->rung) + 1); /* sums have another order on another rung */
     for (size_t i = 0; i < gguf_n_kv(g); i++) {
         const struct gguf_kv *kv = gguf_kv_at(g, i);
+        uint64_t types[] = {kv->type, kv->elem_type, kv->n};
         add_string(&h, kv->key);
+        hash_stream_add(&h, types, sizeof types);
         hash_stream_add(&h, kv->data, (size_t)kv->n_bytes);
     }
     for (size_t i = 0; i < gguf_n_tensors(g); i++)

@@ -87,6 +87,13 @@ static void ignore_file(struct store *st, const char *name, const char *why)
         log_warn("sessions: %s/%s: cannot be removed: %s", st->path, name, strerror(errno));
 }
 
+/* A time of change as the tree's clock. */
+static uint64_t last_changed(const struct stat *seen)
+{
+    int64_t seconds = seen->st_mtim.tv_sec, most = (int64_t)1 << 40;
+    return (uint64_t)(seconds < 0 ? 0 : seconds > most ? most : seconds);
+}
+
 /* A file without a row: its own header tells what it is. Times of change give the order of use. */
 static void adopt_file(struct store *st, const char *name, struct hash_key key, const struct stat *seen)
 {
@@ -105,7 +112,7 @@ static void adopt_file(struct store *st, const char *name, struct hash_key key, 
         return;
     }
     struct segment s = {.key = h.key, .parent_key = h.parent, .model = h.model, .from = h.from, .to = h.to, .bytes = (uint64_t)seen->st_size, .status = SEGMENT_READY, .is_touched = 1,
-                        .is_seen = 1, .has_file = 1, .is_thin = is_thin, .thin_bytes = segment_thin_bytes(&h), .last_used = (uint64_t)(seen->st_mtim.tv_sec < 0 ? 0 : seen->st_mtim.tv_sec)};
+                        .is_seen = 1, .has_file = 1, .is_thin = is_thin, .thin_bytes = segment_thin_bytes(&h), .last_used = last_changed(seen)};
     (void)tree_add(&st->tree, &s);
 }
 

@@ -44,7 +44,6 @@ struct store {
     void (*wake)(void *ctx);
     void *wake_ctx;
     pthread_t thread;
-    int thread_started;
     unsigned char *buffers;
     int is_told_small;           /* the engine thread's: the log has the line about the budget */
 

@@ -114,7 +114,7 @@ static int finish_file(struct store *st, struct store_writing *w, struct err *er
         return err_set(err, ERR_IO, "%s", strerror(errno));
     file_forget(w->fd);
     w->segment->has_file = 1; /* or so it may be */
-    if (file_rename_at(st->dir, unfinished, name) != 0 || file_sync(st->dir) != 0)
+    if (file_rename_at(st->dir, unfinished, name) != 0 || (file_sync(st->dir) != 0 && errno != EINVAL)) /* some file systems cannot sync a folder */
         return err_set(err, ERR_IO, "%s", strerror(errno));
     return 0;
 }

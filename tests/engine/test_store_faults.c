@@ -313,12 +313,12 @@ static void test_failing_allocations(void **unused)
 
 /* ---- death ---- */
 
-/* Saves one line after the other for as long as it lives, and says through the pipe what is on disk. */
+/* Saves one line after the other for as long as it lives, and says through the pipe that it is open and what is on disk: line and end, counted from 1. */
 static void write_until_killed(struct shelf *shelf, const struct line *lines, int n_lines, int out)
 {
     struct store_options options = {.dir = shelf->dir, .budget_bytes = shelf->budget, .model = shelf->model};
     struct err err;
-    if (store_open(&options, &shelf->st, &err) < 0)
+    if (store_open(&options, &shelf->st, &err) < 0 || write(out, "\0\0", 2) != 2)
         _exit(1);
     for (int turn = 0;; turn++) {
         const struct line *line = &lines[turn / 3 % n_lines];
@@ -328,7 +328,7 @@ static void write_until_killed(struct shelf *shelf, const struct line *lines, in
             usleep(50);
         if (!store_wait(shelf->st, 60000))
             _exit(1);
-        char said[2] = {(char)(turn / 3 % n_lines), (char)i};
+        char said[2] = {(char)(turn / 3 % n_lines + 1), (char)(i + 1)};
         if (write(out, said, 2) != 2)
             _exit(1);
     }
@@ -359,12 +359,19 @@ static void test_killed(void **unused)
         if (child == 0)
             write_until_killed(&shelf, lines, 4, fds[1]);
         close(fds[1]);
-        usleep(test_random(&seed, evicts ? 60000 : 30000));
+        if (round % 4 && read(fds[0], said, 2) != 2) /* else while it opens, perhaps */
+            fail_msg("the store could not be opened");
+        usleep(test_random(&seed, (TEST_SANITIZED ? 5 : 1) * (evicts ? 60000u : 30000u)));
         kill(child, SIGKILL);
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_true(WIFSIGNALED(status));
-        for (; read(fds[0], said, 2) == 2; written++)
-            safe[(int)said[0]] = ends[(int)said[1]] > safe[(int)said[0]] ? ends[(int)said[1]] : safe[(int)said[0]];
+        while (read(fds[0], said, 2) == 2) {
+            int i = said[0] - 1;
+            if (i < 0)
+                continue;
+            safe[i] = ends[said[1] - 1] > safe[i] ? ends[said[1] - 1] : safe[i];
+            written++;
+        }
         close(fds[0]);
         shelf_open(&shelf);
         for (int i = 0; i < 4; i++) {
