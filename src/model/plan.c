@@ -10,6 +10,7 @@
 #define MIB(bytes) ((double)(bytes) / 1048576.0)
 #define OVERHEAD_BYTES (24u << 20) /* program, stacks, queues, buffers of connections */
 #define PAGE_BYTES 4096
+#define LEAST_SNAPSHOTS 2 /* where the answer began, and where it ended */
 
 const char *plan_cache_name(enum kv_type type)
 {
@@ -141,7 +142,8 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* Slots and snapshots, and the context in what they leave. They get a quarter of what is left to decode state: a long context is worth little where every turn starts anew. */
+/* Slots and snapshots, and the context in what they leave. They get a quarter of what is left to decode state, and half where that is little: a long context is worth little where every
+ * turn starts anew. */
 static void open_context(struct plan *p, const struct plan_request *r)
 {
     uint64_t others = sum(p->weight_bytes, sum(p->workspace_bytes, p->overhead_bytes));
@@ -151,7 +153,7 @@ static void open_context(struct plan *p, const struct plan_request *r)
         n_slots--;
     set_slots(p, r, n_slots);
     p->n_snapshots = PLAN_SNAPSHOTS;
-    while (p->n_snapshots > 0 && sum(states_bytes(p), snapshots_bytes(p)) > quarter)
+    while (p->n_snapshots > 0 && sum(states_bytes(p), snapshots_bytes(p)) > (p->n_snapshots > LEAST_SNAPSHOTS ? quarter : 2 * quarter))
         p->n_snapshots--;
     while (r->n_slots == 0 && p->n_slots > 1 && positions_by_address(p, r) < positions_by_memory(p, r)) /* reservations are for all of the context each */
         set_slots(p, r, p->n_slots - 1);
@@ -161,6 +163,7 @@ static void open_context(struct plan *p, const struct plan_request *r)
         p->n_positions = 1; /* refused, with the figures of the smallest */
 }
 
+/* Beside a context that was asked for. */
 static void add_slots(struct plan *p, const struct plan_request *r)
 {
     while (r->n_slots == 0 && p->n_slots < PLAN_SLOTS) {
@@ -214,7 +217,8 @@ int plan_make(const struct plan_request *r, struct plan *out, struct err *err)
         p = plan_with(r, KV_F16);
     if (!fits(&p, r))
         return refuse(&p, r, err);
-    add_slots(&p, r);
+    if (r->n_positions > 0)
+        add_slots(&p, r);
     add_snapshots(&p, r);
     *out = p;
     return 0;

@@ -31,7 +31,7 @@ struct plan_request {
     const struct model_config *config;
     uint64_t weight_bytes;
     int cache_type;               /* enum kv_type, or PLAN_CACHE_AUTO */
-    int64_t n_positions;          /* > 0: exactly this; 0: the largest that fits, up to the declared context, where at most a quarter of what the fixed parts leave goes to
+    int64_t n_positions;          /* > 0: exactly this; 0: the largest that fits, up to the declared context, where about a quarter of what the fixed parts leave goes to
                                    * states and snapshots */
     int n_slots;                  /* 0: PLAN_SLOTS, or fewer where their states do not fit beside the rest */
     uint64_t budget_bytes;        /* what may be used in all */

@@ -83,6 +83,9 @@ class Plans(unittest.TestCase):
         self.assertTrue(4096 < open_plan["context_length"] < headers.CONTEXT, open_plan)
         self.assertEqual(open_plan["cache_type"], "f16")
         self.assertLessEqual(open_plan["total_bytes"], 1500 * MIB)
+        little = self.plan("0.8B", "--memory-limit", "700M")  # a context that a next turn can go back in
+        self.assertGreaterEqual(little["snapshots_per_slot"], 1)
+        self.assertTrue(4096 < little["context_length"] < 16000, little)
         wide = self.plan("0.8B", "--memory-limit", "1500M", "--cache-type", "q8_0")
         self.assertGreater(wide["context_length"], open_plan["context_length"])
 
