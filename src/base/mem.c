@@ -30,7 +30,7 @@ static atomic_size_t reserved;
 
 const char *mem_label_name(enum mem_label label)
 {
-    static const char *const names[MEM_N_LABELS] = {"other", "gguf", "text", "model", "state", "workspace", "serve", "json"};
+    static const char *const names[MEM_N_LABELS] = {"other", "gguf", "text", "model", "state", "workspace", "serve", "json", "store"};
     return (unsigned)label < MEM_N_LABELS ? names[label] : "?";
 }
 
@@ -279,4 +279,11 @@ void mem_fail_above(size_t bytes)
 void mem_set_limit(enum mem_label label, size_t bytes)
 {
     atomic_store(&withheld[label], SIZE_MAX - bytes);
+}
+
+size_t mem_left(enum mem_label label)
+{
+    size_t limit = atomic_load(&ceiling), most = SIZE_MAX - atomic_load(&withheld[label]), all = mem_total(), held = mem_bytes(label);
+    size_t left = limit == SIZE_MAX ? SIZE_MAX : limit > all ? limit - all : 0, own = most == SIZE_MAX ? SIZE_MAX : most > held ? most - held : 0;
+    return left < own ? left : own;
 }

@@ -17,6 +17,7 @@ enum mem_label {
     MEM_WORKSPACE, /* activations of one forward */
     MEM_SERVE,     /* connections, requests */
     MEM_JSON,      /* the JSON library */
+    MEM_STORE,     /* conversations on their way to and from the disk */
     MEM_N_LABELS
 };
 
@@ -74,6 +75,9 @@ int mem_fail_pending(void);             /* a failure that mem_fail_nth or mem_fa
 
 /* The most that a label may hold: a part of the plan that its owner must live within. SIZE_MAX = off. */
 void mem_set_limit(enum mem_label label, size_t bytes);
+
+/* What ceiling and limit leave to a label; SIZE_MAX when there is neither. */
+size_t mem_left(enum mem_label label);
 
 /* Checked arithmetic for sizes that come from outside: 1 on overflow. */
 static inline int size_mul(uint64_t a, uint64_t b, uint64_t *out)

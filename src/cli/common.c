@@ -182,6 +182,9 @@ void cli_engine_options(const struct cli *c, struct engine_options *out)
     cli_device_options(c, &out->device);
     out->context_length = c->o[O_CONTEXT_LENGTH].set ? c->o[O_CONTEXT_LENGTH].i : 0;
     out->memory_limit = c->o[O_MEMORY_LIMIT].set ? (uint64_t)c->o[O_MEMORY_LIMIT].i : 0;
+    out->cache_type = c->o[O_CACHE_TYPE].set ? (int)c->o[O_CACHE_TYPE].i - 1 : PLAN_CACHE_AUTO; /* the words are auto and then the types in their order */
+    out->session_dir = c->o[O_SESSION_DIR].set ? c->o[O_SESSION_DIR].s : NULL;
+    out->session_budget = c->o[O_SESSION_BUDGET].set ? (uint64_t)c->o[O_SESSION_BUDGET].i : 0;
     out->n_parallel = c->o[O_PARALLEL].set ? (int)c->o[O_PARALLEL].i : 0;
 }
 

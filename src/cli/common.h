@@ -45,6 +45,10 @@ void cli_print_backend(const struct device *dev);
 /* The engine's own lines are for servers: where a person reads answers they come with -v only. */
 void cli_quiet_engine(void);
 
+/* --debug: whether it is one, before anything is loaded; and what it asks for, once the model is ready. */
+int cli_check_faults(struct cli *c) MUST_CHECK;
+void cli_set_faults(struct cli *c);
+
 /* Device, context and memory flags as the engine takes them. */
 void cli_engine_options(const struct cli *c, struct engine_options *out);
 

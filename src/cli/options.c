@@ -1,5 +1,6 @@
 /* The one table of options: parsing, --help, the manual page and the server's report of its configuration read it. */
 #include "cli/cli.h"
+#include "engine/capacity.h"
 
 #define GENERATING (VERB_RUN | VERB_CHAT)
 #define COMPUTING (VERB_RUN | VERB_CHAT | VERB_SERVE | VERB_BENCH | VERB_LOGITS | VERB_PERPLEXITY | VERB_GENERATE)
@@ -18,7 +19,7 @@ const struct opt_spec cli_options[N_OPTIONS] = {
 
     [O_HOST] = {"host", 0, OPT_STRING, 0, 0, NULL, "127.0.0.1", VERB_SERVE, "ADDRESS", "address to listen on"},
     [O_PORT] = {"port", 'p', OPT_INT, 0, 65535, NULL, "8080", VERB_SERVE, "N", "port to listen on; 0 picks a free one and prints it"},
-    [O_PARALLEL] = {"parallel", 0, OPT_INT, 1, 64, NULL, "auto", VERB_SERVE | VERB_PLAN, "N", "sequences decoded together"},
+    [O_PARALLEL] = {"parallel", 0, OPT_INT, 1, CAPACITY_MAX_SLOTS, NULL, "auto: 4, or fewer where their states do not fit", VERB_SERVE | VERB_PLAN, "N", "sequences decoded together"},
     [O_API_KEY] = {"api-key", 0, OPT_STRING, 0, 0, NULL, "none", VERB_SERVE, "KEY",
                    "key that clients must send; without one only loopback Host headers are served. Other users of the machine see it in the process list: prefer --api-key-file"},
     [O_API_KEY_FILE] = {"api-key-file", 0, OPT_STRING, 0, 0, NULL, "none", VERB_SERVE, "FILE", "file whose first line is the key"},
@@ -26,11 +27,17 @@ const struct opt_spec cli_options[N_OPTIONS] = {
     [O_DRAIN_TIMEOUT] = {"drain-timeout", 0, OPT_INT, 0, 86400, NULL, "30", VERB_SERVE, "S", "seconds that running requests get after SIGTERM or SIGINT"},
     [O_NO_METRICS] = {"no-metrics", 0, OPT_FLAG, 0, 0, NULL, NULL, VERB_SERVE, NULL, "do not mount /metrics"},
     [O_ALIAS] = {"alias", 0, OPT_STRING, 0, 0, NULL, "the file's general.name", VERB_SERVE, "NAME", "model id in /v1/models"},
+    [O_SESSION_DIR] = {"session-dir", 0, OPT_STRING, 0, 0, NULL, "none", VERB_SERVE, "DIR", "folder where conversations are kept, so that they survive a restart; others must not be able to write there"},
+    [O_SESSION_BUDGET] = {"session-budget", 0, OPT_SIZE, 1 << 20, 0, NULL, "8GiB", VERB_SERVE, "SIZE", "bytes that --session-dir may hold: what was not used for longest goes first"},
     [O_LIST_DEVICES] = {"list-devices", 0, OPT_FLAG, 0, 0, NULL, NULL, VERB_SERVE | VERB_RUN | VERB_CHAT | VERB_BENCH, NULL, "print the devices and exit"},
 
     [O_CONTEXT_LENGTH] = {"context-length", 'c', OPT_INT, 1, MAX_CONTEXT, NULL, "the largest that fits, up to the model's own", COMPUTING | VERB_PLAN, "N",
                           "served context in tokens"},
     [O_MEMORY_LIMIT] = {"memory-limit", 0, OPT_SIZE, 1, 0, NULL, "what is free", COMPUTING | VERB_PLAN, "SIZE", "bytes that model work may take in all, as 512M or 8GiB"},
+    [O_CACHE_TYPE] = {"cache-type", 0, OPT_CHOICE, 0, 0, "auto|f32|f16|q8_0", "auto: f32 where it fits, else f16", COMPUTING | VERB_PLAN, NULL,
+                      "how cached keys and values are kept; q8_0 is the smallest and the least exact"},
+    [O_DEBUG] = {"debug", 0, OPT_LIST, 0, 0, NULL, "none", VERB_RUN | VERB_CHAT | VERB_SERVE, "FAULT=N",
+                 "make memory run out once the model is ready: alloc-ceiling=SIZE more in all, alloc-fail-above=SIZE at once, alloc-fail-nth=N"},
     [O_THREADS] = {"threads", 't', OPT_INT, 1, 1024, NULL, "physical cores this process may use", COMPUTING | VERB_PLAN, "N", "compute threads"},
     [O_CPU_RUNG] = {"cpu-rung", 0, OPT_STRING, 0, 0, NULL, "the best this machine runs", COMPUTING, "NAME", "instruction set of the kernels: see `apr devices`"},
     [O_EXACT] = {"exact", 0, OPT_FLAG, 0, 0, NULL, NULL, COMPUTING, NULL, "f32 activations everywhere: slower, the reference arithmetic"},

@@ -25,7 +25,4 @@ typedef int score_row(void *ctx, size_t i, const float *logits);
 /* From an empty state: row(ctx, i, ...) for every i in [first, n). */
 int score_ids(struct scorer *s, const int32_t *ids, size_t n, size_t first, score_row *row, void *ctx) MUST_CHECK;
 
-/* The memory request of these flags for n_positions and n_slots; *memory holds the source's name. */
-int score_plan(struct cli *c, const struct model *m, int64_t n_positions, int n_slots, struct plan *out) MUST_CHECK;
-
 #endif

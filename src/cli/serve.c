@@ -3,8 +3,11 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "cli/prompt.h"
 #include "serve/serve.h"
+
+#define ALIAS_MAX 255
 
 struct server {
     struct cli *c;
@@ -46,7 +49,13 @@ static int check_usage(struct cli *c)
         return cli_usage(c, "--host: the address is empty");
     if (o[O_ALIAS].set && !*o[O_ALIAS].s)
         return cli_usage(c, "--alias: the name is empty");
-    return 0;
+    if (o[O_ALIAS].set && (strlen(o[O_ALIAS].s) > ALIAS_MAX || !utf8_valid(o[O_ALIAS].s, strlen(o[O_ALIAS].s))))
+        return cli_usage(c, "--alias: the name is no UTF-8 text of at most %d bytes", ALIAS_MAX);
+    if (o[O_SESSION_DIR].set && !*o[O_SESSION_DIR].s)
+        return cli_usage(c, "--session-dir: the name is empty");
+    if (o[O_SESSION_BUDGET].set && !o[O_SESSION_DIR].set)
+        return cli_usage(c, "--session-budget is for a --session-dir, and there is none");
+    return cli_check_faults(c);
 }
 
 static void print_plan(const struct plan *plan)
@@ -93,6 +102,7 @@ static void on_listening(void *ctx, const char *url)
     if (s->c->o[O_JSON].set)
         printf("{\"url\": \"%s\", \"context\": %lld}\n", url, (long long)engine_context(s->engine));
     fflush(stdout);
+    cli_set_faults(s->c);
 }
 
 static int serve(struct server *s)

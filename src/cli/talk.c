@@ -46,6 +46,7 @@ int talk_open(struct cli *c, struct talk *t)
     *t = (struct talk){.c = c};
     if (c->o[O_THINK].set && c->o[O_NO_THINK].set)
         return cli_usage(c, "--think and --no-think contradict each other");
+    TRY(cli_check_faults(c));
     TRY(cli_logit_bias(c, t->bias));
     TRY(cli_resolve_device(c, &device));
     TRY(cli_load_model(c, 0, &t->model));
@@ -58,6 +59,7 @@ int talk_open(struct cli *c, struct talk *t)
     options.n_parallel = 1;
     cli_quiet_engine();
     TRY(engine_start(t->model, &options, &t->engine, &c->err));
+    cli_set_faults(c);
     if (log_level() == LOG_VERBOSE)
         cli_print_backend(engine_device(t->engine));
     t->quiet = c->o[O_JSON].set;

@@ -104,3 +104,9 @@ void device_read(struct device *dev, void *host, const void *from, size_t bytes)
     (void)dev;
     memcpy(host, from, bytes);
 }
+
+void device_write(struct device *dev, void *to, const void *host, size_t bytes)
+{
+    (void)dev;
+    memcpy(to, host, bytes);
+}

@@ -63,6 +63,7 @@ void device_release(struct device *dev, enum mem_label label, void *base, size_t
 void device_copy(struct device *dev, void *to, const void *from, size_t bytes);       /* within the device */
 void device_zero(struct device *dev, void *p, size_t bytes);
 void device_read(struct device *dev, void *host, const void *from, size_t bytes);     /* to host memory; waits */
+void device_write(struct device *dev, void *to, const void *host, size_t bytes);      /* from host memory, which may change when it returns */
 
 /* "scalar", "avx2", ... that this build has and this machine runs, best first, NULL at the end. */
 const char *const *device_cpu_rungs(void);

@@ -22,7 +22,9 @@ struct op_span {
     int64_t position;
 };
 
-/* How cached keys and values are kept: f32 as computed, f16 rounded to nearest even, or blocks of 32 int8 with an f16 scale (as GGUF's Q8_0). */
+/* How cached keys and values are kept: f32 as computed; f16 rounded to nearest even; or Q8_0 as in GGUF, blocks of 32 int8 with an f16 scale: the largest magnitude / 127 as f16,
+ * and each value over that scale rounded to nearest even. What is finite stays finite: beyond the type's largest number (65504, or 127 * 65504) it becomes that number; what
+ * is not finite stays so (with q8_0 its whole block becomes NaN). */
 enum kv_type { KV_F32, KV_F16, KV_Q8_0, KV_N_TYPES };
 
 /* Bytes of one head of d values; d is a multiple of 32 for q8_0. */
@@ -60,9 +62,11 @@ struct op_table {
      * k [n][n_head_kv][d] is normed with its scale and rotated in place. cos_sin [n][n_rot]: n_rot/2 cosines, then n_rot/2 sines of the row's position. */
     void (*qk_norm_rope)(struct device *dev, const float *qg, float *k, const float *q_scale, const float *k_scale, float eps, const float *cos_sin, int64_t n,
                          int n_head, int n_head_kv, int d, int n_rot, float *q);
-    /* Stores k, v [n][n_head_kv * d] at their spans' positions in kv[span]. */
+    /* Stores k, v [n][n_head_kv * d] at their spans' positions in kv[span], in its type. d is any number for f32 and f16, a multiple of 32 for q8_0: the caller has refused
+     * other models. */
     void (*kv_store)(struct device *dev, const struct op_span *spans, const struct op_kv *kv, int n_spans, const float *k, const float *v, int n_head_kv, int d);
-    /* out [n][n_head][d]: causal softmax attention of q over kv[span] rows 0..position of the row (already stored), query head j on KV head j / (n_head / n_head_kv). */
+    /* out [n][n_head][d]: causal softmax attention of q over kv[span] rows 0..position of the row (already stored), query head j on KV head j / (n_head / n_head_kv).
+     * Cached values are exact in f32, so that the same sums are made of them whether a row comes alone or with others. */
     void (*attention)(struct device *dev, const struct op_span *spans, const struct op_kv *kv, int n_spans, const float *q, int n_head, int n_head_kv, int d, float scale,
                       float *out);
     /* x [n][n_head][d] *= sigmoid(gate), gate at qg[row][head][d..2d). */

@@ -5,6 +5,9 @@
 #include "base/mem.h"
 #include "engine/slot.h"
 
+#define OPEN_AHEAD 1024
+#define SAVING_MS 1000 /* that a request waits for its slot to be saved */
+
 /* Rows of the output that stand for no token are never sampled. */
 static void ban_tokens(const struct engine *e, struct request *r)
 {
@@ -34,7 +37,7 @@ struct reclaim_from {
     struct slot_choice spared;
 };
 
-/* Idle sequences' memory, lowest value first, then the running ones' snapshots: what they held is read again when it is asked for. */
+/* What no turn needs, then idle sequences' memory, lowest value first, then the running ones' snapshots: what they held is read again when it is asked for. */
 static uint64_t reclaim(void *ctx, uint64_t bytes)
 {
     const struct reclaim_from *from = ctx;
@@ -43,6 +46,9 @@ static uint64_t reclaim(void *ctx, uint64_t bytes)
     uint64_t given = 0;
     view_slots(e, NULL, views);
     views[from->spared.slot].held = 0;
+    for (int i = 0; i < e->n_slots && given < bytes; i++) /* room that nothing is in comes first */
+        if (i != from->spared.slot)
+            given += session_trim(e->slots[i].session, e->slots[i].request ? e->slots[i].request->positions : 0);
     for (int victim; given < bytes && (victim = slot_victim(views, e->n_slots, from->spared.donor)) >= 0;) {
         given += session_give_back(e->slots[victim].session);
         views[victim].held = 0;
@@ -53,19 +59,72 @@ static uint64_t reclaim(void *ctx, uint64_t bytes)
     return given;
 }
 
+/* Decode state lives within its part of the plan, and within what the machine has left beside the weights: others may have come since the start. */
+static void limit_state(const struct engine *e)
+{
+    struct device_memory memory;
+    struct err ignored;
+    uint64_t limit = e->state_limit;
+    if (device_memory(e->device, &memory, &ignored) == 0) {
+        uint64_t weights = e->model->weight_bytes, left = mem_bytes(MEM_STATE) + (memory.memory_free > weights ? memory.memory_free - weights : 0);
+        limit = left < limit ? left : limit;
+    }
+    mem_set_limit(MEM_STATE, limit < SIZE_MAX ? (size_t)limit : SIZE_MAX);
+}
+
+/* Tokens to make room for at once: as many as were asked for. Where nothing was, OPEN_AHEAD, and as many again when it comes to that: one open request does not take the memory of
+ * all. */
+static int64_t room_ahead(const struct request *r)
+{
+    int64_t left = r->budget - r->n_generated;
+    return r->params.max_tokens >= 0 || left < OPEN_AHEAD ? left : OPEN_AHEAD;
+}
+
+int admit_grow(struct engine *e, int slot)
+{
+    struct request *r = e->slots[slot].request;
+    struct state *s = session_state(r->session);
+    struct reclaim_from from = {.e = e, .spared = {slot, -1}};
+    struct err err = {0};
+    if (state_length(s) < state_capacity(s))
+        return 0;
+    limit_state(e);
+    r->positions = state_length(s) + room_ahead(r);
+    return session_grow(r->session, r->positions, reclaim, &from, &err);
+}
+
+static void promise(const struct engine *e, struct request *r, int slot)
+{
+    int64_t left = e->plan.n_positions - (int64_t)r->prompt.len, asked = r->params.max_tokens;
+    r->session = e->slots[slot].session;
+    r->budget = asked < 0 || asked > left ? left : asked;
+    r->positions = (int64_t)r->prompt.len + room_ahead(r);
+    if (!r->opened_ns)
+        r->opened_ns = clock_ns();
+}
+
+/* Room for the turn, and then the beginning of the prompt from the disk. */
+static int open_stored(struct engine *e, struct request *r, int slot, const struct store_match *match, struct err *err)
+{
+    struct reclaim_from from = {.e = e, .spared = {slot, -1}};
+    promise(e, r, slot);
+    session_reset(r->session);
+    limit_state(e);
+    TRY(session_grow(r->session, r->positions, reclaim, &from, err));
+    return disk_load(e, slot, match, err);
+}
+
 static int open_prompt(struct engine *e, struct request *r, struct slot_choice choice, struct err *err)
 {
     size_t marks[SNAPSHOT_MARKS];
     struct reclaim_from from = {.e = e, .spared = choice};
-    int64_t left = e->plan.n_positions - (int64_t)r->prompt.len, asked = r->params.max_tokens;
-    r->session = e->slots[choice.slot].session;
-    r->budget = asked < 0 || asked > left ? left : asked;
-    struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = (int64_t)r->prompt.len + r->budget, .marks = marks,
+    promise(e, r, choice.slot);
+    struct sync_request q = {.tokens = r->prompt.data, .n = r->prompt.len, .reserve = r->positions, .marks = marks,
                              .donor = choice.donor >= 0 ? e->slots[choice.donor].session : NULL, .rows = e->options.chunk_rows, .least_rows = e->n_slots, .reclaim = reclaim,
                              .reclaim_ctx = &from};
     if (e->fork_id >= 0)
         q.n_marks = snapshot_marks(r->prompt.data, r->prompt.len, e->fork_id, marks);
-    r->opened_ns = clock_ns();
+    limit_state(e);
     return session_open(r->session, &q, &r->n_cached, err);
 }
 
@@ -103,15 +162,16 @@ static struct request *take_next(struct engine *e)
     return r;
 }
 
-/* Back to the head of the line, until something that runs has ended. */
-static void put_back(struct engine *e, struct request *r, int slot)
+/* Back to the head of the line; `is_blocked`: until something that runs has ended. */
+static void put_back(struct engine *e, struct request *r, int slot, int is_blocked)
 {
     pthread_mutex_lock(&e->lock);
     e->slots[slot].request = NULL;
     e->n_running--;
     queue_unpop(&e->queue, r);
+    r->opened_ns = 0;
     pthread_mutex_unlock(&e->lock);
-    e->is_blocked = 1;
+    e->is_blocked = is_blocked;
 }
 
 static int n_running(struct engine *e)
@@ -122,34 +182,74 @@ static int n_running(struct engine *e)
     return n;
 }
 
+/* Is what the slot holds on its way to the disk, and would this request change it? Then the disk gets a moment first. */
+static int is_too_early(struct engine *e, struct request *r, const struct slot *s, const struct slot_view *v)
+{
+    if (!disk_is_saving(s) || v->reusable == v->held)
+        return 0;
+    if (!r->delayed_ns)
+        r->delayed_ns = clock_ns();
+    return clock_ms_since(r->delayed_ns) < SAVING_MS && !e->stopping;
+}
+
+/* Opens the request where it costs the least, from what is held in memory. */
+static int open_held(struct engine *e, struct request *r, struct slot_choice *choice, struct err *err)
+{
+    int rc = open_prompt(e, r, *choice, err);
+    if (rc != ERR_CAPACITY || choice->donor < 0)
+        return rc;
+    occupy(e, choice->slot, NULL);
+    *choice = without_copy(e, *choice);
+    occupy(e, choice->slot, r);
+    return open_prompt(e, r, *choice, err);
+}
+
+static void begin_turn(struct engine *e, int slot, int rc, const struct err *err)
+{
+    struct request *r = e->slots[slot].request;
+    if (rc < 0)
+        sched_finish(e, slot, FINISH_STOP, err);
+    else if (!e->slots[slot].load && session_unread(r->session) == 0)
+        sched_prompt_read(e, slot);
+}
+
+void admit_loaded(struct engine *e, int slot)
+{
+    struct request *r = e->slots[slot].request;
+    struct err err = {0};
+    int rc = open_prompt(e, r, (struct slot_choice){slot, -1}, &err);
+    begin_turn(e, slot, rc, &err);
+}
+
 int admit_next(struct engine *e)
 {
     struct slot_view views[MAX_PARALLEL];
+    struct store_match match;
     struct err err = {0};
     struct request *r = take_next(e);
     if (!r)
         return 0;
     view_slots(e, r, views);
     struct slot_choice choice = slot_choose(views, e->n_slots, (int64_t)r->prompt.len);
+    int64_t stored = disk_find(e, r, views[choice.donor < 0 ? choice.slot : choice.donor].reusable, &match);
+    if (stored)
+        choice = slot_choose_fresh(views, e->n_slots, (int64_t)r->prompt.len);
+    if (is_too_early(e, r, &e->slots[choice.slot], &views[choice.slot])) {
+        put_back(e, r, choice.slot, 0);
+        return 0;
+    }
     occupy(e, choice.slot, r);
     int rc = prepare_sampler(e, r, &err);
-    if (rc == 0)
-        rc = open_prompt(e, r, choice, &err);
-    if (rc == ERR_CAPACITY && choice.donor >= 0) {
-        occupy(e, choice.slot, NULL);
-        choice = without_copy(e, choice);
-        occupy(e, choice.slot, r);
-        rc = open_prompt(e, r, choice, &err);
-    }
+    if (rc == 0 && stored)
+        rc = open_stored(e, r, choice.slot, &match, &err);
+    if (rc == 0 && !e->slots[choice.slot].load)
+        rc = open_held(e, r, &choice, &err);
     if (rc == ERR_CAPACITY && n_running(e) > 1) {
-        put_back(e, r, choice.slot);
+        put_back(e, r, choice.slot, 1);
         return 0;
     }
     e->slots[choice.slot].last_turn = ++e->turns;
     request_put(r, &(struct token_event){.kind = EVENT_STARTED});
-    if (rc < 0)
-        sched_finish(e, choice.slot, FINISH_STOP, &err);
-    else if (session_unread(r->session) == 0)
-        sched_prompt_read(e, choice.slot);
+    begin_turn(e, choice.slot, rc, &err);
     return 1;
 }

@@ -7,63 +7,32 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "engine/capacity.h"
 #include "engine/engine_internal.h"
 
 #define DEFAULT_QUEUE 64
-#define DEFAULT_CHUNK 512
-#define MIN_CHUNK 32
 #define READER_TIMEOUT_MS 30000
-
-/* Plans with the asked rows a chunk, and steps down while the workspace for them is what does not fit: slower prompts, never one token at a time. */
-static int make_plan(struct engine *e, struct err *err)
-{
-    struct device_memory memory;
-    int64_t asked_rows = e->options.chunk_rows;
-    struct plan_request q = {.config = &e->model->config, .weight_bytes = e->model->weight_bytes, .n_positions = e->options.context_length, .n_slots = e->n_slots,
-                             .workspace_rows = e->options.chunk_rows, .scratch_bytes = device_scratch_bytes(&e->options.device)};
-    if (e->options.context_length > e->model->config.n_ctx_declared)
-        return err_set(err, ERR_INVALID, "--context-length %lld is above the context of %lld that the model declares", (long long)e->options.context_length,
-                       (long long)e->model->config.n_ctx_declared);
-    TRY(device_memory(NULL, &memory, err));
-    q.budget_bytes = memory.free;
-    q.total_bytes = memory.total;
-    q.source = memory.source;
-    if (e->options.memory_limit) {
-        q.budget_bytes = e->options.memory_limit < memory.free ? e->options.memory_limit : memory.free;
-        q.source = e->options.memory_limit < memory.free ? "--memory-limit" : memory.source;
-    }
-    int rc = plan_make(&q, &e->plan, err);
-    while (rc == ERR_CAPACITY && q.workspace_rows / 2 >= MIN_CHUNK) {
-        struct err smaller;
-        q.workspace_rows = e->options.device.max_rows = q.workspace_rows / 2;
-        q.scratch_bytes = device_scratch_bytes(&e->options.device);
-        rc = plan_make(&q, &e->plan, &smaller);
-    }
-    if (rc < 0)
-        return rc; /* with the figures of what was asked */
-    e->options.chunk_rows = e->options.device.max_rows = q.workspace_rows;
-    if (q.workspace_rows < asked_rows)
-        log_info("[qwen35] batched prefill: workspace for %lld rows does not fit %.0f MiB; using %lld rows", (long long)asked_rows, (double)q.budget_bytes / 1048576.0,
-                 (long long)q.workspace_rows);
-    return 0;
-}
 
 static int open_all(struct engine *e, struct err *err)
 {
-    TRY(make_plan(e, err));
+    TRY(capacity_plan(e->model, &e->options, e->options.n_parallel, &e->plan, err));
+    e->n_slots = e->plan.n_slots;
+    e->state_limit = mem_bytes(MEM_STATE) + e->plan.state_budget_bytes;
     TRY(device_open(&e->options.device, &e->device, err));
     TRY(runner_create(e->model, e->device, e->options.chunk_rows, e->n_slots, &e->runner, err));
     for (int i = 0; i < e->n_slots; i++) {
-        TRY(session_create(e->runner, KV_F32, e->plan.n_positions, &e->slots[i].session, err));
+        TRY(session_create(e->runner, e->plan.cache_type, e->plan.n_positions, &e->slots[i].session, err));
         session_set_snapshots(e->slots[i].session, e->plan.n_snapshots);
     }
-    return 0;
+    return disk_open(e, err);
 }
 
 static void engine_free(struct engine *e)
 {
+    disk_close(e);
     for (int i = 0; i < e->n_slots; i++)
         session_free(e->slots[i].session);
+    mem_set_limit(MEM_STATE, SIZE_MAX);
     runner_free(e->runner);
     device_close(e->device);
     pthread_cond_destroy(&e->changed);
@@ -94,20 +63,9 @@ int engine_start(const struct model *m, const struct engine_options *options, st
     e->model = m;
     e->options = *options;
     e->fork_id = m->vocab ? vocab_find(m->vocab, "<|im_start|>", 12) : -1;
-    e->n_slots = options->n_parallel > 0 ? options->n_parallel : 1;
-    if (e->n_slots > MAX_PARALLEL)
-        e->n_slots = MAX_PARALLEL;
     e->queue.max = options->queue_max > 0 ? options->queue_max : DEFAULT_QUEUE;
     if (e->options.reader_timeout_ms <= 0)
         e->options.reader_timeout_ms = READER_TIMEOUT_MS;
-    if (e->options.chunk_rows <= 0)
-        e->options.chunk_rows = DEFAULT_CHUNK;
-    if (options->context_length > 0 && e->options.chunk_rows > options->context_length)
-        e->options.chunk_rows = options->context_length;
-    if (e->options.chunk_rows < e->n_slots)
-        e->options.chunk_rows = e->n_slots;
-    e->options.device.max_rows = e->options.chunk_rows;
-    e->options.device.max_n_in = config_widest_input(&m->config);
     int rc = open_all(e, err);
     if (rc == 0)
         rc = start_thread(e, err);
@@ -233,4 +191,11 @@ void engine_stats_read(struct engine *e, struct engine_stats *out)
     out->n_running = e->n_running;
     out->n_waiting = e->queue.n;
     pthread_mutex_unlock(&e->lock);
+}
+
+int engine_store_stats(struct engine *e, struct store_stats *out)
+{
+    if (e->store)
+        store_stats(e->store, out);
+    return e->store != NULL;
 }

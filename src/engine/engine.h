@@ -8,19 +8,25 @@
 #include "base/buf.h"
 #include "compute/device.h"
 #include "engine/sample.h"
+#include "engine/store_stats.h"
 #include "model/model.h"
 #include "model/plan.h"
 
 struct engine;
 struct request;
 
+#define ENGINE_SESSION_BUDGET ((uint64_t)8 << 30)
+
 struct engine_options {
     struct device_options device;
     int64_t context_length;      /* served; 0 = unset: the largest that fits the budget, up to the declared one */
     uint64_t memory_limit;       /* bytes; 0 = what is free */
     int n_parallel;              /* sequences decoded together; 0 = auto */
+    int cache_type;              /* enum kv_type of the KV rows; -1 = auto: f32 where it fits, else f16 */
     int queue_max;               /* waiting requests; 0 = 64 */
     int64_t chunk_rows;          /* 0 = 512 */
+    const char *session_dir;     /* folder for conversations that survive a restart; NULL = none; borrowed until engine_start is over */
+    uint64_t session_budget;     /* bytes there at most; 0 = ENGINE_SESSION_BUDGET */
     int reader_timeout_ms;       /* a request whose events nobody takes for so long is dropped; 0 = 30 s */
 };
 
@@ -96,5 +102,7 @@ struct engine_stats { /* a published copy: never waits for the model */
     uint64_t steps;
 };
 void engine_stats_read(struct engine *e, struct engine_stats *out);
+/* Of the folder for conversations: 1 and *out, or 0 without one. */
+int engine_store_stats(struct engine *e, struct store_stats *out);
 
 #endif

@@ -29,9 +29,11 @@ struct request {
     struct sampler *sampler;
     struct session *session;
     int64_t n_generated, budget;
+    int64_t positions;             /* that it has been promised room for */
     int64_t n_cached;
     double prefill_ms;
     uint64_t submitted_ns, opened_ns, decode_start_ns;
+    uint64_t delayed_ns;           /* since when it waits for its slot to be saved; 0 = it does not */
     uint64_t paused_ns;            /* since when its reader takes nothing; 0 = it does */
     int32_t last;                  /* sampled, not yet read by the model */
 };

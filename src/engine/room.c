@@ -2,6 +2,7 @@
 #include "engine/room.h"
 
 #include "base/log.h"
+#include "base/mem.h"
 
 #define MIB(bytes) ((double)(bytes) / 1048576.0)
 
@@ -41,6 +42,17 @@ static int give_up_headroom(const struct room_request *q)
     return 1;
 }
 
+/* That the workspace could take now, with what it has. */
+static uint64_t bytes_left(const struct runner *r)
+{
+    struct device_memory memory;
+    struct err ignored;
+    uint64_t left = mem_left(MEM_WORKSPACE);
+    if (device_memory(runner_device(r), &memory, &ignored) == 0 && memory.memory_free < left)
+        left = memory.memory_free;
+    return left + mem_bytes(MEM_WORKSPACE);
+}
+
 static int room_for_rows(const struct room_request *q, struct err *err)
 {
     int64_t most = smaller(q->rows, runner_max_rows(q->runner)), least = smaller(ROOM_MIN_ROWS, most), rows = most;
@@ -51,17 +63,14 @@ static int room_for_rows(const struct room_request *q, struct err *err)
         rc = runner_reserve_rows(q->runner, rows, err);
     if (rc == ERR_CAPACITY && reclaim(q, rows_bytes(q->runner, rows)) > 0)
         rc = runner_reserve_rows(q->runner, rows, err);
+    uint64_t left = rc == ERR_CAPACITY ? bytes_left(q->runner) : 0;
     while (rc == ERR_CAPACITY && rows > least) {
         rows = rows / 2 > least ? rows / 2 : least;
         rc = runner_reserve_rows(q->runner, rows, err);
     }
-    if (rc == 0 && rows < most) {
-        struct device_memory memory = {0};
-        struct err ignored;
-        uint64_t free_bytes = device_memory(runner_device(q->runner), &memory, &ignored) == 0 ? memory.free : 0;
-        log_info("[qwen35] batched prefill: workspace for %lld rows needs %.1f MiB, %.1f MiB free; using %lld rows", (long long)most, MIB(rows_bytes(q->runner, most)), MIB(free_bytes),
+    if (rc == 0 && rows < most)
+        log_info("[qwen35] batched prefill: workspace for %lld rows needs %.1f MiB, %.1f MiB free; using %lld rows", (long long)most, MIB(rows_bytes(q->runner, most)), MIB(left),
                  (long long)rows);
-    }
     return rc;
 }
 

@@ -4,13 +4,17 @@
 #include "base/log.h"
 #include "engine/engine_internal.h"
 
-#define IDLE_WAIT_MS 5       /* a paused reader, or one in line for memory, is looked at again this soon */
+#define IDLE_WAIT_MS 5       /* a paused reader, one in line for memory, or the disk, is looked at again this soon */
 
 void sched_finish(struct engine *e, int slot, enum finish why, const struct err *err)
 {
     struct request *r = e->slots[slot].request;
+    if (e->slots[slot].load)
+        disk_cancel_load(&e->slots[slot]);
     if (err)
         session_reset(e->slots[slot].session);
+    else
+        disk_save_turn(e, slot);
     double decode_ms = r->decode_start_ns ? clock_ms_since(r->decode_start_ns) : 0;
     struct token_event end = {.kind = EVENT_END, .finish = why, .n_prompt = (int64_t)r->prompt.len, .n_cached = r->n_cached, .n_generated = r->n_generated,
                               .prefill_ms = r->prefill_ms, .decode_ms = decode_ms};
@@ -103,6 +107,7 @@ void sched_prompt_read(struct engine *e, int slot)
     e->stats.prefill_seconds += r->prefill_ms / 1e3;
     e->stats.anomalies = anomalies;
     pthread_mutex_unlock(&e->lock);
+    disk_save_prompt(e, slot);
     emit_token(e, slot);
 }
 
@@ -138,6 +143,7 @@ struct step {
     struct session_part parts[MAX_PARALLEL];
     int slots[MAX_PARALLEL];
     int n, n_decode;
+    int starved;               /* a slot that waits for memory to go on; -1 = none */
     int64_t read[MAX_PARALLEL];
 };
 
@@ -151,16 +157,21 @@ static void add_part(struct step *st, struct engine *e, int slot, int64_t rows)
 static void gather(struct engine *e, struct step *st)
 {
     int readers[MAX_PARALLEL], n_readers = 0;
+    st->starved = -1;
     for (int i = 0; i < e->n_slots; i++) {
         struct request *r = e->slots[i].request;
         if (!r)
             continue;
         if (request_is_over(r)) {
             end_over(e, i);
+        } else if (e->slots[i].load) {
+            continue;
         } else if (session_unread(r->session) > 0) {
             readers[n_readers++] = i;
         } else if (!request_has_room(r, 2)) {
             pause_reader(e, i);
+        } else if (admit_grow(e, i) < 0) {
+            st->starved = i;
         } else {
             r->paused_ns = 0;
             add_part(st, e, i, 1);
@@ -208,8 +219,10 @@ static int step(struct engine *e)
     struct step st = {0};
     struct err err = {0};
     gather(e, &st);
+    if (st.n == 0 && st.starved >= 0) /* no one else will leave memory behind */
+        sched_finish(e, st.starved, FINISH_LENGTH, NULL);
     if (st.n == 0)
-        return 0;
+        return st.starved >= 0;
     uint64_t start = clock_ns();
     int rc = session_run(st.parts, st.n, st.read, &err);
     double ms = clock_ms_since(start);
@@ -229,14 +242,22 @@ static int step(struct engine *e)
     return st.n;
 }
 
+static int is_saving(const struct engine *e)
+{
+    int saving = 0;
+    for (int i = 0; i < e->n_slots; i++)
+        saving |= disk_is_saving(&e->slots[i]);
+    return saving;
+}
+
 /* Nothing moved: waits for a request, or a little for a reader or for memory. Returns whether the engine is to stop. */
 static int wait_for_work(struct engine *e, int idle)
 {
     pthread_mutex_lock(&e->lock);
     if (idle && !e->stopping) {
-        if (e->n_running == 0 && e->queue.n == 0) {
+        if (e->n_running == 0 && e->queue.n == 0 && !is_saving(e)) {
             pthread_cond_wait(&e->changed, &e->lock);
-        } else if (e->n_running > 0) {
+        } else {
             struct timespec until = clock_after(IDLE_WAIT_MS);
             pthread_cond_timedwait(&e->changed, &e->lock, &until);
         }
@@ -255,6 +276,7 @@ void *sched_main(void *arg)
         while (admit_next(e))
             moved++;
         moved += step(e);
+        moved += disk_step(e, admit_loaded);
     }
     for (int i = 0; i < e->n_slots; i++)
         if (e->slots[i].request)

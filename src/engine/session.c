@@ -98,6 +98,25 @@ void session_set_snapshots(struct session *s, int n)
     s->prompt_end = 0;
 }
 
+struct state_snapshot *session_keep(struct session *s)
+{
+    snapshots_keep(&s->snapshots, s->state);
+    struct state_snapshot *newest = snapshots_newest(&s->snapshots, state_length(s->state));
+    return newest && state_snapshot_position(newest) == state_length(s->state) ? newest : NULL;
+}
+
+struct state_snapshot *session_fork_point(const struct session *s)
+{
+    return snapshots_newest(&s->snapshots, s->n_marks > 0 ? (int64_t)s->marks[s->n_marks - 1] : state_length(s->state));
+}
+
+uint64_t session_trim(struct session *s, int64_t positions)
+{
+    uint64_t before = state_bytes(s->state);
+    state_shrink(s->state, positions);
+    return before - state_bytes(s->state);
+}
+
 uint64_t session_drop_snapshots(struct session *s)
 {
     return snapshots_drop(&s->snapshots);
@@ -241,6 +260,14 @@ static int make_room(struct session *s, const struct sync_request *q, struct err
     return room_for_turn(&room, err);
 }
 
+int session_grow(struct session *s, int64_t positions, uint64_t (*reclaim_others)(void *ctx, uint64_t bytes), void *ctx, struct err *err)
+{
+    struct sync_request q = {.reclaim = reclaim_others, .reclaim_ctx = ctx};
+    struct reclaim_both both = {.session = s, .request = &q};
+    struct room_request room = {.state = s->state, .runner = s->runner, .positions = positions, .rows = runner_rows(s->runner), .least_rows = runner_rows(s->runner), .reclaim = reclaim, .ctx = &both};
+    return room_for_turn(&room, err);
+}
+
 /* Where reading pauses next for a snapshot: at a mark, or every so often; never where it would not be worth it. The prompt's end when nowhere. */
 static size_t next_pause(const struct session *s)
 {
@@ -271,6 +298,7 @@ static void begin_prompt(struct session *s, const struct sync_request *q)
     s->n_marks = q->n_marks < SNAPSHOT_MARKS ? q->n_marks : SNAPSHOT_MARKS;
     for (size_t i = 0; i < s->n_marks; i++)
         s->marks[i] = q->marks[i];
+    s->snapshots.pinned = s->n_marks > 0 ? (int64_t)s->marks[0] : 0;
     if (s->tokens.len == q->n) {
         keep_prompt_end(s);
         return;

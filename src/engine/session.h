@@ -70,6 +70,15 @@ const float *session_logits(const struct session *s);
 
 /* How many snapshots it may hold (0 to SNAPSHOTS_MAX, each plan_state_bytes); PLAN_SNAPSHOTS unless told. */
 void session_set_snapshots(struct session *s, int n);
+/* Room for `positions` in the middle of a turn, in the order of the first time. ERR_CAPACITY when there is none: the session can go on as far as it has room. */
+int session_grow(struct session *s, int64_t positions, uint64_t (*reclaim)(void *ctx, uint64_t bytes), void *ctx, struct err *err) MUST_CHECK;
+/* A snapshot of where it stands now, kept among its others and borrowed from there; NULL when there is none to be had. */
+struct state_snapshot *session_keep(struct session *s);
+/* The one that the next turn can surely go on from: the newest at or below the last mark of the prompt that was read, before the
+ * answer's own head; without marks the prompt's end. NULL when there is none. */
+struct state_snapshot *session_fork_point(const struct session *s);
+/* Gives back the memory above `positions` and what it holds; returns the bytes. */
+uint64_t session_trim(struct session *s, int64_t positions);
 /* Lets go of all snapshots but the newest; returns the bytes. */
 uint64_t session_drop_snapshots(struct session *s);
 

@@ -44,6 +44,22 @@ struct slot_choice slot_choose(const struct slot_view *views, int n, int64_t n_p
     return best;
 }
 
+struct slot_choice slot_choose_fresh(const struct slot_view *views, int n, int64_t n_prompt)
+{
+    struct slot_choice best = {-1, -1};
+    double best_cost = 0;
+    for (int i = 0; i < n; i++) {
+        struct slot_view fresh = views[i];
+        fresh.common = fresh.reusable = 0;
+        double cost = cost_in_place(&fresh, n_prompt);
+        if (!fresh.is_busy && (best.slot < 0 || cost < best_cost)) {
+            best.slot = i;
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
 int slot_victim(const struct slot_view *views, int n, int keep)
 {
     int best = -1;

@@ -21,6 +21,9 @@ struct slot_choice {
  * copying. So an empty slot is preferred, and a few words never throw a long conversation away while anything else can serve. A busy sequence may be a donor, never the slot. */
 struct slot_choice slot_choose(const struct slot_view *views, int n, int64_t n_prompt);
 
+/* The same for a prompt of which nothing is held: where the least is lost. */
+struct slot_choice slot_choose_fresh(const struct slot_view *views, int n, int64_t n_prompt);
+
 /* Which idle one gives its memory back first: the lowest of tokens held by turns idle; -1 when none holds any. `keep` (-1 = none) is spared. */
 int slot_victim(const struct slot_view *views, int n, int keep);
 

@@ -34,19 +34,19 @@ int snapshots_wanted(const struct snapshots *set, int64_t position)
     return position - state_snapshot_position(set->at[set->n - 1]) >= SNAPSHOT_MIN_GAP;
 }
 
-int snapshot_victim(const int64_t *positions, int n, int64_t length)
+int snapshot_victim(const int64_t *positions, int n, int64_t length, int64_t pinned)
 {
-    int best = 0;
+    int best = -1;
     double best_value = 0;
     for (int i = 0; i + 1 < n; i++) {
         int64_t before = i ? positions[i - 1] : 0, gap = positions[i + 1] - before; /* tokens between the two that stay */
         double value = (double)gap / (double)(length - before + NEARLY_FREE);
-        if (i == 0 || value < best_value) {
+        if (positions[i] != pinned && (best < 0 || value < best_value)) {
             best = i;
             best_value = value;
         }
     }
-    return best;
+    return best < 0 ? 0 : best;
 }
 
 /* Takes one out of a full set. */
@@ -55,7 +55,7 @@ static struct state_snapshot *take_victim(struct snapshots *set, int64_t length)
     int64_t positions[SNAPSHOTS_MAX];
     for (int i = 0; i < set->n; i++)
         positions[i] = state_snapshot_position(set->at[i]);
-    int victim = snapshot_victim(positions, set->n, length);
+    int victim = snapshot_victim(positions, set->n, length, set->pinned);
     struct state_snapshot *taken = set->at[victim];
     set->n--;
     for (int i = victim; i < set->n; i++)

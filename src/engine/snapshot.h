@@ -13,6 +13,7 @@
 struct snapshots {
     struct state_snapshot *at[SNAPSHOTS_MAX]; /* ascending positions */
     int n, max;
+    int64_t pinned; /* the position of one that other conversations may want too, the end of the system and tools block; 0 = none */
 };
 
 void snapshots_init(struct snapshots *set, int max);
@@ -31,9 +32,9 @@ void snapshots_share(struct snapshots *to, const struct snapshots *from, int64_t
 /* Lets go of all but the newest; returns the bytes that nobody holds any more. */
 uint64_t snapshots_drop(struct snapshots *set);
 
-/* Which of n >= 1 ascending positions to give up in a timeline of `length` tokens: never the last, else the one whose neighbours are closest together for their distance from the
+/* Which of n >= 1 ascending positions to give up in a timeline of `length` tokens: never the last, not the pinned one while there is another, else the one whose neighbours are closest together for their distance from the
  * end, so that those kept grow sparser towards the beginning but reach back to it: to go back d tokens reads about a fixed share of d again. Pure. */
-int snapshot_victim(const int64_t *positions, int n, int64_t length);
+int snapshot_victim(const int64_t *positions, int n, int64_t length, int64_t pinned);
 
 /* Where a conversation forks: before its second `fork` token (the end of the system and tools block) and before the last three (last user and assistant turns). Ascending
  * positions, at most SNAPSHOT_MARKS; returns how many. Pure. */

@@ -16,6 +16,7 @@ struct state {
     void *recurrent;              /* conv and s of all linear layers; NULL before the first reserve */
     size_t recurrent_bytes;
     struct state_attempts attempts;
+    struct state_cuts cuts;
 };
 
 struct state_snapshot {
@@ -188,9 +189,21 @@ int state_reserve(struct state *s, int64_t positions, struct err *err)
     return 0;
 }
 
+/* The state goes on from `length` positions of what it was. */
+static void cut(struct state *s, int64_t length)
+{
+    s->seq.length = length;
+    s->cuts = (struct state_cuts){.n = s->cuts.n + 1, .kept = length};
+}
+
+struct state_cuts state_cuts(const struct state *s)
+{
+    return s->cuts;
+}
+
 void state_reset(struct state *s)
 {
-    s->seq.length = 0;
+    cut(s, 0);
     if (s->recurrent)
         device_zero(s->dev, s->recurrent, s->recurrent_bytes);
 }
@@ -208,7 +221,7 @@ void state_shrink(struct state *s, int64_t positions)
 
 void state_release(struct state *s)
 {
-    s->seq.length = 0;
+    cut(s, 0);
     state_shrink(s, 0);
     if (s->recurrent)
         device_free(s->dev, s->recurrent);
@@ -276,7 +289,7 @@ int state_rewind(struct state *s, const struct state_snapshot *snapshot, struct 
     if (snapshot->position > s->seq.length || snapshot->bytes != s->recurrent_bytes)
         return err_set(err, ERR_INVALID, "a snapshot of position %lld cannot be restored at length %lld", (long long)snapshot->position, (long long)s->seq.length);
     device_copy(s->dev, s->recurrent, snapshot->data, snapshot->bytes);
-    s->seq.length = snapshot->position;
+    cut(s, snapshot->position);
     return 0;
 }
 
@@ -288,6 +301,55 @@ int state_fork(struct state *to, const struct state *from, const struct state_sn
     for (int i = 0; i < 2 * from->config.n_full; i++)
         device_copy(to->dev, to->arrays[i], from->arrays[i], (size_t)n * from->row_bytes);
     device_copy(to->dev, to->recurrent, snapshot ? snapshot->data : from->recurrent, to->recurrent_bytes);
+    cut(to, 0);
     to->seq.length = n;
     return 0;
+}
+
+struct state_shape state_shape(const struct state *s)
+{
+    return (struct state_shape){.row_bytes = s->row_bytes, .recurrent_bytes = s->recurrent_bytes, .n_arrays = (uint32_t)(2 * s->config.n_full)};
+}
+
+/* Where byte `offset` of the rows [from, to) lies; *n becomes how many follow it there, if those are fewer. */
+static void *rows_at(const struct state *s, int64_t from, int64_t to, uint64_t offset, size_t *n)
+{
+    uint64_t span = (uint64_t)(to - from) * s->row_bytes, within = offset % span;
+    if (*n > span - within)
+        *n = (size_t)(span - within);
+    return (char *)s->arrays[offset / span] + (uint64_t)from * s->row_bytes + within;
+}
+
+void state_read_rows(const struct state *s, int64_t from, int64_t to, uint64_t offset, void *host, size_t n)
+{
+    for (size_t done = 0, part; done < n; done += part) {
+        part = n - done;
+        const void *at = rows_at(s, from, to, offset + done, &part);
+        device_read(s->dev, (char *)host + done, at, part);
+    }
+}
+
+void state_write_rows(struct state *s, int64_t from, int64_t to, uint64_t offset, const void *host, size_t n)
+{
+    for (size_t done = 0, part; done < n; done += part) {
+        part = n - done;
+        void *at = rows_at(s, from, to, offset + done, &part);
+        device_write(s->dev, at, (const char *)host + done, part);
+    }
+}
+
+void state_write_recurrent(struct state *s, uint64_t offset, const void *host, size_t n)
+{
+    device_write(s->dev, (char *)s->recurrent + offset, host, n);
+}
+
+void state_set_length(struct state *s, int64_t length)
+{
+    cut(s, 0);
+    s->seq.length = length;
+}
+
+void state_snapshot_read(const struct state_snapshot *snapshot, uint64_t offset, void *host, size_t n)
+{
+    device_read(snapshot->dev, host, (const char *)snapshot->data + offset, n);
 }

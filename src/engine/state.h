@@ -59,4 +59,26 @@ int state_rewind(struct state *s, const struct state_snapshot *snapshot, struct 
 /* to becomes what from was at the snapshot (NULL: what it is now): rows are copied, from is left as it is. Same model, device and row type; to has room for them already. */
 int state_fork(struct state *to, const struct state *from, const struct state_snapshot *snapshot, struct err *err) MUST_CHECK;
 
+/* The state as bytes on the host, for who keeps it elsewhere: the KV rows of positions [from, to), one array after the other, and the recurrent part, copied in whatever pieces.
+ * What is written lies above the length until state_set_length says that it holds: rows below `length` (<= capacity) and the recurrent part were all written. */
+struct state_shape {
+    uint64_t row_bytes;           /* of one position in one array */
+    uint64_t recurrent_bytes;
+    uint32_t n_arrays;
+};
+struct state_shape state_shape(const struct state *s);
+void state_read_rows(const struct state *s, int64_t from, int64_t to, uint64_t offset, void *host, size_t n);
+void state_write_rows(struct state *s, int64_t from, int64_t to, uint64_t offset, const void *host, size_t n);
+void state_write_recurrent(struct state *s, uint64_t offset, const void *host, size_t n);
+void state_set_length(struct state *s, int64_t length);
+void state_snapshot_read(const struct state_snapshot *snapshot, uint64_t offset, void *host, size_t n);
+
+/* How often the state became another than the one before and what follows it, and how many of its positions stayed the last time. Who reads rows over several steps can tell whether
+ * they still are what they were. */
+struct state_cuts {
+    uint64_t n;
+    int64_t kept;
+};
+struct state_cuts state_cuts(const struct state *s);
+
 #endif

@@ -39,6 +39,21 @@ static void write_engine(struct buf *out, const struct server *s)
     metric(out, "used_gpu", "gauge", "1 when the model runs on a GPU.", engine_device(s->engine)->kind == DEVICE_CUDA);
 }
 
+static void write_sessions(struct buf *out, const struct server *s)
+{
+    struct store_stats d;
+    if (!engine_store_stats(s->engine, &d))
+        return;
+    metric(out, "session_bytes", "gauge", "Of the folder for conversations.", (double)d.bytes);
+    metric(out, "session_budget_bytes", "gauge", "What it may hold.", (double)d.budget_bytes);
+    metric(out, "session_segments", "gauge", "Segments of conversations there.", (double)d.n_segments);
+    metric(out, "session_segments_saved_total", "counter", "Segments that were written.", (double)d.n_written);
+    metric(out, "session_segments_failed_total", "counter", "Segments that could not be written.", (double)d.n_failed);
+    metric(out, "session_segments_ignored_total", "counter", "Files that were not what they should be.", (double)d.n_ignored);
+    metric(out, "session_segments_evicted_total", "counter", "Segments that gave way to others.", (double)d.n_evicted);
+    metric(out, "sessions_loaded_total", "counter", "Conversations that were taken up from the disk.", (double)d.n_loaded);
+}
+
 void metrics_get(struct server *s, struct exchange *x)
 {
     struct buf out;
@@ -46,6 +61,7 @@ void metrics_get(struct server *s, struct exchange *x)
     buf_addf(&out, "# HELP apr_build_info Version.\n# TYPE apr_build_info gauge\napr_build_info{version=\"" APR_VERSION "\"} 1\n");
     metric(&out, "uptime_seconds", "gauge", "Since the server started.", clock_ms_since(s->start_ns) / 1e3);
     write_engine(&out, s);
+    write_sessions(&out, s);
     buf_addf(&out, "# HELP apr_http_replies_total Answers by class of status.\n# TYPE apr_http_replies_total counter\n");
     for (int i = 2; i < 6; i++)
         buf_addf(&out, "apr_http_replies_total{class=\"%dxx\"} %llu\n", i, (unsigned long long)s->n_replies[i]);

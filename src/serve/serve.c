@@ -19,6 +19,7 @@
 #define MAX_CONNECTIONS 1000
 #define SPARE_DESCRIPTORS 40       /* for what is not a connection */
 #define LAST_WORDS_S 2             /* after the drain time-out: for the errors that end what was cut */
+#define ARRIVAL_US 50000           /* an idle server stays so long after the signal */
 
 struct loop {
     struct server s;
@@ -72,7 +73,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg)
 static void on_signal(evutil_socket_t number, short what, void *arg)
 {
     struct loop *l = arg;
-    struct timeval wait = {.tv_sec = l->o.drain_timeout_s};
+    struct timeval wait = {.tv_sec = l->o.drain_timeout_s}, arrival = {.tv_usec = ARRIVAL_US};
     (void)what;
     if (l->n_signals++) { /* once more: now */
         l->last_words = 0;
@@ -83,7 +84,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     l->s.draining = 1;
     engine_drain(l->s.engine);
     event_add(l->deadline, &wait);
-    server_check_idle(&l->s);
+    event_add(l->idle, &arrival); /* who wrote before the signal, but was not read yet, is to get an answer */
 }
 
 static void on_wake(evutil_socket_t fd, short what, void *arg)

@@ -142,6 +142,11 @@ class Errors(unittest.TestCase):
         for path in ("/v1/chat/completions/", "/v1/chat", "//health", "/health/../metrics", "/%2e%2e/etc/passwd", "/v1/models/"):
             self.refused(server.get(path), 404)
 
+    def test_bytes_that_are_no_text(self):
+        """What a message quotes is valid UTF-8, whatever was sent."""
+        self.assertIn("/v1/caf\ufffd\ufffd", self.refused(server.get("/v1/caf%E9%FF"), 404, "route_not_found")["message"])
+        self.assertIn("caf\ufffd", self.refused(server.get("/v1/models/caf%E9"), 404, "model_not_found")["message"])
+
     def test_methods(self):
         for method, path in (("GET", "/v1/chat/completions"), ("POST", "/health"), ("DELETE", "/v1/models"), ("PUT", "/tokenize"), ("OPTIONS", "/v1/chat/completions"), ("PATCH", "/")):
             self.refused(server.request(method, path), 405, "method_not_allowed")

@@ -31,7 +31,7 @@ def read_answer(s):
 
 def talk(data):
     """Sends bytes, reads one answer and whether the connection ends then."""
-    with server.raw() as s:
+    with server.raw(10 * SLOW) as s:
         s.sendall(data)
         status, headers, body = read_answer(s)
         s.settimeout(0.3 * SLOW)
@@ -88,12 +88,14 @@ class Framing(unittest.TestCase):
             self.assertEqual(read_answer(s)[0], 200)
 
     def test_head(self):
+        """The head of the GET, and not a byte of a body before the next answer."""
         with server.raw() as s:
             s.sendall(b"HEAD /health HTTP/1.1\r\n" + HOST + b"\r\nGET /health HTTP/1.1\r\n" + HOST + b"\r\n")
-            r = http.client.HTTPResponse(s, method="HEAD")
-            r.begin()
-            self.assertGreater(int(r.headers["Content-Length"]), 10)
-            r.close()
+            f = s.makefile("rb")
+            for _ in range(2):
+                self.assertEqual(f.readline(), b"HTTP/1.1 200 OK\r\n")
+                headers = http.client.parse_headers(f)
+                self.assertGreater(int(headers["Content-Length"]), 10)
 
     def test_many_on_one_connection(self):
         """Pipelined: answered in order, whoever is slow."""
@@ -129,7 +131,7 @@ class Framing(unittest.TestCase):
             self.assertEqual(s.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
             s.sendall(CHAT)
             self.assertEqual(read_answer(s)[0], 200)
-        with server.raw() as s:  # refused before a byte of it was sent
+        with server.raw(10 * SLOW) as s:  # refused before a byte of it was sent
             s.sendall(post_head(b"Expect: 100-continue\r\nContent-Length: 99999999\r\n"))
             self.assertEqual(read_answer(s)[0], 413)
 
@@ -253,7 +255,7 @@ class Callers(unittest.TestCase):
     def test_host_without_a_key(self):
         """A page whose name was made to point at 127.0.0.1 is not answered."""
         for host, status in (("localhost", 200), ("localhost:8080", 200), ("LOCALHOST", 200), ("127.0.0.1:1", 200), ("127.8.9.1", 200), ("[::1]:80", 200), ("[::1]", 200), ("evil.example", 403),
-                             ("127.0.0.1.evil.example", 403), ("localhost.evil.example", 403), ("10.0.0.1", 403), ("[::2]", 403), ("", 403), ("127.0.0.1@evil.example", 403), ("127.", 403)):
+                             ("127.0.0.1.evil.example", 403), ("localhost.evil.example", 403), ("10.0.0.1", 403), ("[::2]", 403), ("", 403), ("127.0.0.1@evil.example", 403), ("127.0.0.evil", 403), ("127.", 403)):
             with self.subTest(host):
                 a = server.get("/health", Host=host)
                 self.assertEqual(a.status, status, a.body)

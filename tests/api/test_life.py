@@ -29,7 +29,7 @@ class Random(unittest.TestCase):
     """On a model that is slow enough to be left in the middle."""
 
     def setUp(self):
-        self.server = Server("--threads", "1", "-q", *self.flags(), file=model("r2-q8_0.gguf"))
+        self.server = Server("--threads", "1", "--parallel", "1", "-q", *self.flags(), file=model("r2-q8_0.gguf"))
         bias = self.server.post("/tokenize", {"content": ENDS}).json["tokens"]
         self.bias = {str(t): -100 for t in bias}
 
@@ -180,7 +180,7 @@ class Together(Random):
 
 class Ending(unittest.TestCase):
     def start(self, *flags):
-        s = Server("--threads", "1", *flags, file=model("r2-q8_0.gguf"))
+        s = Server("--threads", "1", "--parallel", "1", *flags, file=model("r2-q8_0.gguf"))
         bias = s.post("/tokenize", {"content": ENDS}).json["tokens"]
         return s, {"prompt": LONG_IDS[:50], "stream": True, "logit_bias": {str(t): -100 for t in bias}}
 
@@ -234,6 +234,18 @@ class Ending(unittest.TestCase):
             self.assertEqual(s.stop(how)[0], 0)
             self.assertLess(time.monotonic() - start, 1 * SLOW)
             idle.close()
+
+    def test_who_wrote_before_the_signal_gets_an_answer(self):
+        # stopped while the requests arrive, so that the signal is seen first
+        s = Server("--no-metrics")
+        s.process.send_signal(signal.SIGSTOP)
+        clients = [s.connect() for _ in range(8)]
+        for c in clients:
+            c.request("POST", "/tokenize", b'{"content": "hello"}', {"Content-Type": "application/json"})
+        s.process.send_signal(signal.SIGTERM)
+        s.process.send_signal(signal.SIGCONT)
+        self.assertEqual({c.getresponse().status for c in clients} - {200, 503}, set())
+        self.assertEqual(s.stop()[0], 0)
 
     def test_second_signal(self):
         s, body = self.start("--drain-timeout", "60")

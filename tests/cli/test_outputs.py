@@ -100,12 +100,12 @@ class Inputs(unittest.TestCase):
         plan = json.loads(apr.output(self, "serve", "plan", "demo", "--memory-limit", "1G", "-c", "1000", "--parallel", "3", "--json"))
         self.assertEqual((plan["weight_bytes"], plan["kv_bytes_per_position"], plan["context_length"], plan["declared_context_length"], plan["slots"], plan["state_bytes_per_slot"]),
                          (5935712, 2048, 1000, 4096, 3, 3 * (3 * 1024 + 4 * 128 * 128) * 4))
-        parts = plan["weight_bytes"] + 3 * (1000 * 2048 + plan["state_bytes_per_slot"]) + plan["workspace_bytes"] + plan["overhead_bytes"]
-        self.assertEqual((plan["total_bytes"], plan["snapshots_per_slot"]), (parts, 5))
+        parts = plan["weight_bytes"] + 1000 * 2048 + 3 * plan["state_bytes_per_slot"] + plan["workspace_bytes"] + plan["overhead_bytes"]
+        self.assertEqual((plan["total_bytes"], plan["snapshots_per_slot"]), (parts, 8))
         done = apr.run("serve", "plan", "demo", "--memory-limit", "10M")
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr.decode(), r"^apr: capacity: \w+: weights \d+ MiB \+ KV \d+ MiB \(\d+ positions x \d+ B at f32\) \+ state \d+ MiB \+ workspace \d+ MiB \+ overhead \d+ MiB = \d+ MiB, against 10 MiB free of \d+ MiB \(--memory-limit\)\. \S.*\n$")
-        tight = json.loads(apr.output(self, "serve", "plan", "demo", "--memory-limit", str(parts - 3 * (1000 * 2048 + 5 * plan["state_bytes_per_slot"])), "--parallel", "1", "--json"))
+        self.assertRegex(done.stderr.decode(), r"^apr: capacity: \w+: weights \d+ MiB \+ KV \d+ MiB \(\d+ positions x \d+ B at f16\) \+ state \d+ MiB \+ workspace \d+ MiB \+ overhead \d+ MiB = \d+ MiB, against 10 MiB free of \d+ MiB \(--memory-limit\)\. \S.*\n$")
+        tight = json.loads(apr.output(self, "serve", "plan", "demo", "--memory-limit", str(parts - plan["workspace_bytes"] // 2), "-c", "1000", "--parallel", "3", "--cache-type", "f32", "--json"))
         self.assertLess(tight["workspace_bytes"], plan["workspace_bytes"])
         done = apr.run("serve", "plan", "demo", "-c", "4097")
         self.assertEqual((done.returncode, done.stderr.decode()), (1, "apr: --context-length 4097 is above the model's declared context of 4096\n"))

@@ -76,6 +76,12 @@ class Start(unittest.TestCase):
         self.assertEqual((listed["id"], listed["max_model_len"], listed["meta"]["n_ctx"], listed["meta"]["n_ctx_train"]), ("my-model", 1000, 1000, 4096))
         self.assertEqual(s.end(signal.SIGINT)[::2], (0, ""))
 
+    def test_aliases_that_are_none(self):
+        for alias in (b"a\xffb", "\u00e9".encode() * 128, b""):
+            done = apr.run(b"serve", b"run", b"demo", b"--port", b"0", b"--alias", alias, b"-q", timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (2, b""))
+            self.assertIn(b"--alias", done.stderr)
+
     def test_a_context_that_is_not_to_be_had(self):
         done = apr.run("serve", "run", "demo", "--port", "0", "-c", "5000", "-q")
         self.assertEqual(done.returncode, 1)

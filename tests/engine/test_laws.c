@@ -1,4 +1,4 @@
-/* The laws of a sequence, bitwise, on every rung and in both arithmetics: any chunking = whole = single steps, grow = never grown, any thread count = one thread, batch of k =
+/* The laws of a sequence, bitwise, on every rung, in both arithmetics and with every type of cache: any chunking = whole = single steps, grow = never grown, any thread count = one thread, batch of k =
  * k singles, copy leaves the parent untouched, rewind + replay = fresh, cancelled = never asked (B155, B165). */
 #include <string.h>
 
@@ -11,9 +11,12 @@
 static const char *const law_models[] = {"r2-q4_k_m", "moe-q4_k_m", "r2-q8_0", "r2-f32"};
 
 struct outcome { /* everything a sequence is, after a prompt */
-    float *logits, *recurrent, *k;
-    size_t n_vocab, n_recurrent, n_k;
+    float *logits, *recurrent;
+    char *k;
+    size_t n_vocab, n_recurrent, k_bytes;
 };
+
+static enum kv_type law_type; /* of the caches */
 
 static int32_t prompt[N_PROMPT];
 
@@ -28,10 +31,10 @@ static struct outcome outcome_of(struct rig *rig, struct session *s)
     const struct model_config *c = &rig->m->config;
     struct seq *seq = state_seq(session_state(s));
     struct outcome o = {.n_vocab = (size_t)c->n_vocab, .n_recurrent = (size_t)(c->n_conv - 1) * (size_t)config_n_channel(c) + (size_t)c->n_head_v * (size_t)(c->d_state * c->d_state),
-                        .n_k = (size_t)(seq->length * c->n_head_kv * c->d_head)};
+                        .k_bytes = (size_t)(seq->length * c->n_head_kv) * kv_head_bytes(law_type, c->d_head)};
     o.logits = mem_alloc(MEM_OTHER, o.n_vocab * 4);
     o.recurrent = mem_alloc(MEM_OTHER, o.n_recurrent * 4 * (size_t)c->n_linear);
-    o.k = mem_alloc(MEM_OTHER, o.n_k * 4 * (size_t)c->n_full);
+    o.k = mem_alloc(MEM_OTHER, o.k_bytes * (size_t)c->n_full);
     memcpy(o.logits, session_logits(s), o.n_vocab * 4);
     for (int i = 0; i < c->n_linear; i++) {
         size_t matrix = (size_t)c->n_head_v * (size_t)(c->d_state * c->d_state);
@@ -39,9 +42,9 @@ static struct outcome outcome_of(struct rig *rig, struct session *s)
         memcpy(o.recurrent + (size_t)i * o.n_recurrent + matrix, seq->delta[i].conv, (o.n_recurrent - matrix) * 4);
     }
     for (int i = 0; i < c->n_full; i++)
-        memcpy(o.k + (size_t)i * o.n_k, seq->kv[i].k, o.n_k * 4);
+        memcpy(o.k + (size_t)i * o.k_bytes, seq->kv[i].k, o.k_bytes);
     o.n_recurrent *= (size_t)c->n_linear;
-    o.n_k *= (size_t)c->n_full;
+    o.k_bytes *= (size_t)c->n_full;
     return o;
 }
 
@@ -54,15 +57,15 @@ static void outcome_free(struct outcome *o)
 
 static void same_outcome(const struct outcome *a, const struct outcome *b, const char *law)
 {
-    if (a->n_k != b->n_k || memcmp(a->logits, b->logits, a->n_vocab * 4) || memcmp(a->recurrent, b->recurrent, a->n_recurrent * 4) || memcmp(a->k, b->k, a->n_k * 4))
-        fail_msg("%s: the numbers differ", law);
+    if (a->k_bytes != b->k_bytes || memcmp(a->logits, b->logits, a->n_vocab * 4) || memcmp(a->recurrent, b->recurrent, a->n_recurrent * 4) || memcmp(a->k, b->k, a->k_bytes))
+        fail_msg("%s, cache type %d: the numbers differ", law, law_type);
 }
 
 static struct session *new_session(struct rig *rig, int64_t served)
 {
     struct session *s = NULL;
     struct err err = {0};
-    test_ok(session_create(rig->r, KV_F32, served, &s, &err), &err, "session");
+    test_ok(session_create(rig->r, law_type, served, &s, &err), &err, "session");
     return s;
 }
 
@@ -158,7 +161,7 @@ static void check_copy_and_rewind(struct rig *rig, const struct outcome *whole)
     const float *logits;
     sync_to(parent, N_PROMPT / 2, 0);
     test_ok(state_snapshot_take(session_state(parent), &snapshot, &err), &err, "snapshot");
-    test_ok(state_create(&rig->m->config, rig->dev, KV_F32, 1024, &child, &err), &err, "state");
+    test_ok(state_create(&rig->m->config, rig->dev, law_type, 1024, &child, &err), &err, "state");
     test_ok(state_reserve(child, N_PROMPT, &err), &err, "reserve");
     test_ok(state_fork(child, session_state(parent), NULL, &err), &err, "fork");
     struct batch_span other = {.seq = state_seq(child), .ids = prompt, .n = 40, .n_logits = 1};
@@ -261,8 +264,25 @@ static void test_laws(void **unused)
     assert_int_equal(mem_bytes(MEM_WORKSPACE), 0);
 }
 
+/* The smaller caches, with one and with two KV heads. */
+static void test_laws_of_types(void **unused)
+{
+    (void)unused;
+    static const char *const type_models[] = {"r2-q4_k_m", "moe-q4_k_m"};
+    for (int type = KV_F16; type < KV_N_TYPES; type++)
+        for (const char *const *rung = device_cpu_rungs(); *rung; rung++)
+            for (int i = 0; i < 2; i++) {
+                int is_reference = strcmp(*rung, "scalar") == 0;
+                if ((is_reference && (i > 0 || type == KV_F16)) || (TEST_SANITIZED && (is_reference || i > 0)))
+                    continue;
+                law_type = (enum kv_type)type;
+                check_laws(type_models[i], *rung, ARITHMETIC_DEFAULT);
+            }
+    law_type = KV_F32;
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_laws)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_laws), cmocka_unit_test(test_laws_of_types)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,6 +41,12 @@ static int64_t sync_text(struct session *s, const struct text *t)
     test_ok(session_sync(s, &q, &r, &err), &err, "sync");
     assert_int_equal(r.n_reused + r.n_prefilled, t->n);
     assert_int_equal(state_length(session_state(s)), t->n);
+    int64_t before = 0; /* every snapshot is of a prefix of what is held now */
+    for (int i = 0; i < session_snapshots(s)->n; i++) {
+        int64_t position = state_snapshot_position(session_snapshots(s)->at[i]);
+        assert_in_range(position, before + 1, t->n);
+        before = position;
+    }
     return r.n_reused;
 }
 
@@ -70,13 +76,15 @@ static void test_victims(void **unused)
     } cases[] = {{{100}, 1, 0}, {{100, 200}, 2, 0}, {{100, 110, 120}, 3, 1}, {{100, 110, 500, 510}, 4, 0}, {{10, 500, 510, 900, 901}, 5, 0}, {{100, 300, 310, 320, 400}, 5, 2}};
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n, cases[i].positions[cases[i].n - 1]), cases[i].victim);
+        assert_int_equal(snapshot_victim(cases[i].positions, cases[i].n, cases[i].positions[cases[i].n - 1], 0), cases[i].victim);
+    assert_int_equal(snapshot_victim((int64_t[]){10, 500, 510, 900, 901}, 5, 901, 10), 1); /* the pinned one is spared */
+    assert_int_equal(snapshot_victim((int64_t[]){10, 500}, 2, 500, 10), 0);                 /* unless it is the only one to go */
     uint64_t seed = 3; /* one added at a time for ever: the last is never given up, and going back d tokens reads at most a bounded share of d again */
     int64_t held[8], length = 0;
     int n = 0;
     for (int i = 0; i < 3000; i++) {
         if (n == 8) {
-            int victim = snapshot_victim(held, n, length);
+            int victim = snapshot_victim(held, n, length, 0);
             assert_in_range(victim, 0, n - 2);
             n--;
             memmove(held + victim, held + victim + 1, (size_t)(n - victim) * sizeof *held);
@@ -100,6 +108,34 @@ static void test_marks(void **unused)
     assert_int_equal(out[0] * 100 + out[1] * 10 + out[2], 123);
     assert_int_equal(snapshot_marks((int32_t[]){9, 1, 9, 1, 9, 9, 1, 1, 9, 9}, 10, 9, out), 4); /* the first after the beginning, and the last three */
     assert_int_equal(out[0] * 1000 + out[1] * 100 + out[2] * 10 + out[3], 2589);
+}
+
+/* However long a conversation grows, another with the same system block starts from the end of it. */
+static void test_shared_system_block(void **unused)
+{
+    struct rig rig;
+    static struct text t, other;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 128, 2);
+    struct session *s = new_session(&rig), *second = new_session(&rig);
+    session_set_snapshots(s, 4);
+    t.n = other.n = 0;
+    for (int i = 0; i < 1900; i++)
+        t.ids[t.n++] = i == 0 || i == 60 ? FORK : (int32_t)(i * 31 % 900 + 1);
+    sync_text(s, &t);
+    answer(s, 5);
+    for (int i = 0; i < 200; i++)
+        other.ids[other.n++] = i < 61 ? t.ids[i] : (int32_t)(i * 17 % 900 + 1);
+    assert_int_equal(session_reusable(s, other.ids, other.n), 60);
+    struct sync_request q = {.tokens = other.ids, .n = other.n, .donor = s};
+    struct sync_result r;
+    struct err err = {0};
+    test_ok(session_sync(second, &q, &r, &err), &err, "sync");
+    assert_int_equal(r.n_reused, 60);
+    same_as_cold(&rig, second, &other);
+    session_free(s);
+    session_free(second);
+    rig_close(&rig);
 }
 
 /* System and tools, user, the answer's head; then what a chat does to it: regenerate (B12), drop its reasoning so that the prompt's end reads otherwise (B5, B9), edit the last question
@@ -204,6 +240,122 @@ static void test_random_edits(void **unused)
     assert_true(reused > 2000);
     rig_close(&rig);
     assert_int_equal(mem_bytes(MEM_STATE), 0);
+}
+
+/* What a copy reads of its donor is what the donor read. */
+static void test_donor(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    struct err err = {0};
+    struct sync_result r;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 128, 1);
+    struct session *from = new_session(&rig), *s = new_session(&rig);
+    memset(&t, 0, sizeof t);
+    add_message(&t, 1, 90);
+    add_message(&t, 2, 60);
+    sync_text(from, &t);
+    same_as_cold(&rig, from, &t);
+    struct text whole = t;
+    t.n = 90; /* the first message, and another second one */
+    add_message(&t, 3, 50);
+    test_ok(session_sync(s, &(struct sync_request){.tokens = t.ids, .n = t.n, .donor = from}, &r, &err), &err, "a copy of a part");
+    assert_int_equal(r.n_reused, 90);
+    same_as_cold(&rig, s, &t);
+    add_message(&whole, 4, 20);
+    test_ok(session_sync(s, &(struct sync_request){.tokens = whole.ids, .n = whole.n, .donor = from}, &r, &err), &err, "a copy of all");
+    assert_int_equal(r.n_reused, 150);
+    same_as_cold(&rig, s, &whole);
+    session_free(s);
+    session_free(from);
+    rig_close(&rig);
+}
+
+/* What was given back and taken again: what is held stays, and only what is new is read. */
+static void test_growth(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 128, 1);
+    struct session *s = new_session(&rig);
+    memset(&t, 0, sizeof t);
+    add_message(&t, 1, 90);
+    sync_text(s, &t);
+    for (int i = 2; i < 5; i++) {
+        state_shrink(session_state(s), 0);
+        assert_int_equal(state_capacity(session_state(s)), t.n);
+        size_t held = t.n;
+        add_message(&t, (uint64_t)i, 40);
+        assert_int_equal(sync_text(s, &t), held);
+        assert_int_equal(state_capacity(session_state(s)), STATE_MIN_CAPACITY);
+    }
+    same_as_cold(&rig, s, &t);
+    session_free(s);
+    rig_close(&rig);
+}
+
+/* Headroom ends at the served context, whatever the file declares (8192 here). */
+static void test_served_context(void **unused)
+{
+    struct rig rig;
+    struct err err = {0};
+    struct sync_result r;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 16, 1);
+    struct session *s = new_session(&rig);
+    test_ok(session_sync(s, &(struct sync_request){.tokens = (int32_t[]){1, 2}, .n = 2, .reserve = 5000}, &r, &err), &err, "sync");
+    assert_int_equal(state_capacity(session_state(s)), SERVED);
+    assert_int_equal(session_sync(s, &(struct sync_request){.tokens = (int32_t[]){1, 2}, .n = 2, .reserve = SERVED + 1}, &r, &err), ERR_CONTEXT_LENGTH);
+    session_free(s);
+    rig_close(&rig);
+}
+
+/* A state that is not as long as the tokens: read anew, and counted. */
+static void test_anomaly(void **unused)
+{
+    struct rig rig;
+    static struct text t;
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 2, 64, 1);
+    struct session *s = new_session(&rig);
+    memset(&t, 0, sizeof t);
+    add_message(&t, 1, 50);
+    sync_text(s, &t);
+    state_seq(session_state(s))->length--;
+    add_message(&t, 2, 10);
+    assert_int_equal(sync_text(s, &t), 0);
+    assert_int_equal(session_anomalies(s), 1);
+    same_as_cold(&rig, s, &t);
+    session_free(s);
+    rig_close(&rig);
+}
+
+/* What a pass over the model refuses, whoever asks. */
+static void test_refused_spans(void **unused)
+{
+    struct rig rig;
+    struct state *s = NULL;
+    struct err err = {0};
+    const float *logits;
+    int32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    (void)unused;
+    rig_open(&rig, model, NULL, ARITHMETIC_DEFAULT, 1, 8, 4);
+    test_ok(state_create(&rig.m->config, rig.dev, KV_F32, 64, &s, &err), &err, "state");
+    test_ok(state_reserve_exact(s, 5, &err), &err, "reserve");
+    struct batch_span bad[] = {{.ids = ids, .n = 6, .n_logits = 1}, {.ids = ids, .n = 0}, {.ids = ids, .n = 2, .n_logits = 3}, {.ids = (int32_t[]){1024}, .n = 1}, {.ids = (int32_t[]){-1}, .n = 1}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        bad[i].seq = state_seq(s);
+        assert_int_equal(model_forward(rig.r, &bad[i], 1, &logits, &err), ERR_INVALID);
+        assert_int_equal(state_length(s), 0);
+    }
+    struct batch_span twice[2] = {{.seq = state_seq(s), .ids = ids, .n = 1}, {.seq = state_seq(s), .ids = ids, .n = 1}};
+    assert_int_equal(model_forward(rig.r, twice, 2, &logits, &err), ERR_INVALID);
+    struct batch_span good = {.seq = state_seq(s), .ids = ids, .n = 5, .n_logits = 1};
+    test_ok(model_forward(rig.r, &good, 1, &logits, &err), &err, "as many as fit");
+    state_free(s);
+    rig_close(&rig);
 }
 
 struct watcher {
@@ -603,10 +755,11 @@ static void test_bounds(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_victims), cmocka_unit_test(test_marks),   cmocka_unit_test(test_conversation), cmocka_unit_test(test_interval),            cmocka_unit_test(test_random_edits),
+        cmocka_unit_test(test_victims), cmocka_unit_test(test_marks), cmocka_unit_test(test_shared_system_block),   cmocka_unit_test(test_conversation), cmocka_unit_test(test_interval),            cmocka_unit_test(test_random_edits),
         cmocka_unit_test(test_cancel),  cmocka_unit_test(test_reclaim), cmocka_unit_test(test_failing_step), cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_short_prompts), cmocka_unit_test(test_selection), cmocka_unit_test(test_raw_text), cmocka_unit_test(test_copies), cmocka_unit_test(test_full_set),
         cmocka_unit_test(test_around_sizes), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_donor),   cmocka_unit_test(test_growth),  cmocka_unit_test(test_served_context), cmocka_unit_test(test_anomaly),          cmocka_unit_test(test_refused_spans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/runner.h"
 #include "support/model.h"
 #include "support/test.h"
 
@@ -280,6 +281,31 @@ static void test_traces(void **unused)
     check_traces("moe-q4_k_m", "trace-moe-q4_k_m", 80);
 }
 
+/* The angles are exact far into a long context: in f32 the fastest would be off by some thousandths here. */
+static void test_far_angles(void **unused)
+{
+    enum { POSITION = 65535 };
+    struct rig rig;
+    struct err err = {0};
+    struct state *state = NULL;
+    const float *logits;
+    (void)unused;
+    rig_open(&rig, "r2-q8_0", NULL, ARITHMETIC_DEFAULT, 2, 1, 1);
+    const struct model_config *c = &rig.m->config;
+    test_ok(state_create(c, rig.dev, KV_F32, POSITION + 1, &state, &err), &err, "state");
+    test_ok(state_reserve(state, POSITION + 1, &err), &err, "reserve");
+    state_seq(state)->length = POSITION;
+    struct batch_span span = {.seq = state_seq(state), .ids = &(int32_t){1}, .n = 1, .n_logits = 1};
+    test_ok(model_forward(rig.r, &span, 1, &logits, &err), &err, "forward");
+    for (int i = 0; i < c->n_rot / 2; i++) {
+        double angle = POSITION * pow(c->rope_freq_base, -2.0 * i / c->n_rot);
+        assert_true(fabs((double)rig.r->ws.cos_sin[i] - cos(angle)) < 1e-6);
+        assert_true(fabs((double)rig.r->ws.cos_sin[c->n_rot / 2 + i] - sin(angle)) < 1e-6);
+    }
+    state_free(state);
+    rig_close(&rig);
+}
+
 static void same_logits(const char *a, const char *b)
 {
     struct rig first, second;
@@ -312,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_exact),
         cmocka_unit_test(test_default),
         cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_far_angles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

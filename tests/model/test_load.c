@@ -285,6 +285,22 @@ static void test_fused_experts(void **unused)
     expect_same(e, plain);
 }
 
+/* The output head is the file's own, and the embedding only where there is none. */
+static void test_heads(void **unused)
+{
+    static const struct {
+        const char *model;
+        int is_tied;
+    } cases[] = {{"r2-q8_0", 1}, {"moe-q4_k_m", 0}, {"r3-q4_k_m", 0}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rig rig;
+        rig_open(&rig, cases[i].model, NULL, ARITHMETIC_DEFAULT, 1, 1, 1);
+        assert_int_equal(rig.m->output.data == rig.m->token_embd.data, cases[i].is_tied);
+        rig_close(&rig);
+    }
+}
+
 /* A vector that is not stored as f32 is decoded: the same values as bf16 and as f32. */
 static void test_decoded_vectors(void **unused)
 {
@@ -377,7 +393,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys),         cmocka_unit_test(test_float_keys),    cmocka_unit_test(test_array_keys),       cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_key_variants), cmocka_unit_test(test_passed_over),   cmocka_unit_test(test_fused_experts),    cmocka_unit_test(test_decoded_vectors),
-        cmocka_unit_test(test_names),        cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_names),        cmocka_unit_test(test_heads),         cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

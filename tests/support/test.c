@@ -2,11 +2,21 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/json.h"
 #include "base/mem.h"
+
+/* Of any test program: APR_TEST_CASE=NAME runs the cases of this name (with * and ?) alone. */
+__attribute__((constructor)) static void choose_cases(void)
+{
+    const char *pattern = getenv("APR_TEST_CASE");
+    if (pattern)
+        cmocka_set_test_filter(pattern);
+}
 
 char *test_read_file(const char *path, size_t *n)
 {
@@ -22,6 +32,22 @@ char *test_read_file(const char *path, size_t *n)
     fclose(file);
     *n = (size_t)size;
     return data;
+}
+
+void test_capture(void (*fn)(void *ctx), void *ctx, char *out, size_t n)
+{
+    FILE *file = tmpfile();
+    int saved = dup(2);
+    fflush(stderr);
+    dup2(fileno(file), 2);
+    fn(ctx);
+    fflush(stderr);
+    dup2(saved, 2);
+    close(saved);
+    rewind(file);
+    size_t got = fread(out, 1, n - 1, file);
+    out[got] = 0;
+    fclose(file);
 }
 
 const char *test_path(const char *format, ...)

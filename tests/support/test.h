@@ -34,6 +34,9 @@ const char *test_path(const char *format, ...) PRINTF_LIKE(1, 2);
 json_t *test_json(const char *name);
 json_t *test_json_lines(const char *name);
 
+/* What goes to stderr while fn(ctx) runs, up to n - 1 bytes. */
+void test_capture(void (*fn)(void *ctx), void *ctx, char *out, size_t n);
+
 /* Fails with err's sentence when rc is negative. */
 void test_ok(int rc, const struct err *err, const char *what);
 

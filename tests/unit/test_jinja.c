@@ -140,6 +140,45 @@ static void test_bounds(void **unused)
     mem_free(wrapped);
 }
 
+/* One bound at a time, each by its own name. */
+static void test_exhaustion(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *source, *says;
+        enum jinja_error kind;
+    } cases[] = {
+        {"{% set r = range(5000) %}{% for a in r %}{% if -1 in r %}{% endif %}{% endfor %}", "steps", JINJA_RUNTIME}, /* a search takes a step an element */
+        {"{% for i in range(200) %}{% set x = range(99999) %}{% endfor %}", "of memory", JINJA_RUNTIME},
+        {"{{ range(100001) | length }}", "MAX_RANGE", JINJA_RUNTIME},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct jinja_output out;
+        struct err err = {0};
+        assert_int_equal(render(cases[i].source, strlen(cases[i].source), NULL, &out, &err), cases[i].kind);
+        if (!strstr(err.message, cases[i].says))
+            fail_msg("%s: %s", cases[i].source, err.message);
+        jinja_output_free(&out);
+    }
+    for (int depth = 20; depth <= 200; depth += 180) {
+        struct buf text;
+        struct jinja_output out;
+        struct err err = {0};
+        buf_init(&text, MEM_OTHER, 4096);
+        buf_add_str(&text, "{{ ");
+        for (int i = 0; i < depth; i++)
+            buf_add_char(&text, '(');
+        buf_add_char(&text, '1');
+        for (int i = 0; i < depth; i++)
+            buf_add_char(&text, ')');
+        buf_add_str(&text, " }}");
+        assert_int_equal(render(buf_str(&text), text.len, NULL, &out, &err), depth == 20 ? JINJA_OK : JINJA_SYNTAX);
+        assert_int_equal(depth == 20, strstr(err.message, "nested deeper") == NULL);
+        jinja_output_free(&out);
+        buf_free(&text);
+    }
+}
+
 /* The n-th allocation fails, for every n a rendering reaches: an error, and nothing leaks. */
 static void test_failing_memory(void **unused)
 {
@@ -202,7 +241,7 @@ static void test_origin(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_features), cmocka_unit_test(test_templates), cmocka_unit_test(test_origin), cmocka_unit_test(test_bounds), cmocka_unit_test(test_failing_memory),
+        cmocka_unit_test(test_features), cmocka_unit_test(test_templates), cmocka_unit_test(test_origin), cmocka_unit_test(test_bounds), cmocka_unit_test(test_exhaustion), cmocka_unit_test(test_failing_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

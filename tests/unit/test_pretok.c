@@ -31,7 +31,7 @@ static void test_pieces(void **unused)
     (void)unused;
     static const char *const cases[] = {
         "a", "Hello| world|!", " a| b", "it|'s| it|'S", "we|'ll| we|'LL| they|'Re| I|'ve| I|'m| you|'d| don|'t", "a|'x", "''", "'''|s", "'rx", "'lx", "'vx", "'|5",
-        "'s|even", "'ll|ama", "a|'\xC5\xBF", "1|2|3", "a|1|b", " |1", "x|=|1", "$a", " $|a", "$$|a", "a|.\n", "a|.\n\n|b", "a| .\r\n|b", "!!\n| x",
+        "'s|even", "'T|was", "'LL|o", "'ll|ama", "a|'\xC5\xBF", "1|2|3", "a|1|b", " |1", "x|=|1", "$a", " $|a", "$$|a", "a|.\n", "a|.\n\n|b", "a| .\r\n|b", "!!\n| x",
         "a|  | b", "a|  ", "a| ", " |\t|1", "a|\n| b", "a| \n \n|  | b", "a|\r\n|b", "\n\n|a", "\t|\ta", "\ta", "\xC2\xA0""a", "a|\xE3\x80\x80""b", "\xE2\x80\xA8\n|1", "\xE2\x80\xA8|1",
         "e\xCC\x81t\xC3\xA9", "\xCC\x81\xCC\x81", "1|\xCC\x81", "a|.\xCC\x81" "b", " \xCC\x81", "..|\xCC\x81" "a", "\xE0\xA4\x95\xE0\xA4\xBF\xE0\xA4\xA8\xE0\xA5\x8D", /* B113: marks stay in the word */
         "\xD9\xA3|\xC2\xBD|\xE2\x85\xA3", "\xE4\xBD\xA0\xE5\xA5\xBD|\xEF\xBC\x8C\xE4\xB8\x96", "\xF0\x9F\x98\x80\xF0\x9F\x98\x80", " \xF0\x9F\x98\x80|a", "\xE2\x80\x8B" "a", "\x1C\x1D",

@@ -127,6 +127,7 @@ static const struct held_case {
     {"a function tag in a line is text", 1, 0, {{"use <f", "", "use <f", ""}, {"unction=now>", "", "use <function=now>", ""}}},
     {"a function tag at a line's start may be a call", 1, 0, {{"use\n<f", "", "use", ""}, {"unction=no", "", "use", ""}, {"t", "", "use\n<function=not", ""}}},
     {"an undeclared name is text at once", 1, 0, {{"<tool_call>\n<function=", "", "", ""}, {"get_x", "", "<tool_call>\n<function=get_x", ""}, {">\n</function>", "", "<tool_call>\n<function=get_x>\n</function>", ""}}},
+    {"the start of a name is no name", 1, 0, {{"<tool_call>\n<function=no", "", "", ""}, {">\n</function>", "", "<tool_call>\n<function=no>\n</function>", ""}}},
     {"a call begins with its first tag", 1, 0, {{"Hm\n\n<tool_call>\n<function=get_weather>", "", "Hm", ""}, {"\n<parameter=ci", "", "Hm", ""}, {"ty>", "", "Hm", "get_weather" SEP "{\"city\": \""}}},
     {"or with no tag", 1, 0, {{"Hm\n\n<tool_call>\n<function=get_weather>\n<parameter", "", "Hm", ""}, {"s", "", "Hm\n\n<tool_call>\n<function=get_weather>\n<parameters", ""}}},
     {"strings stream, newlines and tags wait", 1, 0,
@@ -452,6 +453,22 @@ static void test_stop_scope(void **unused)
     check_stop("a EN", 0, "END", "", "a EN", "", "length"); /* B126 */
 }
 
+/* An answer that ends in the middle of a call did not end with one. */
+static void test_cut_call(void **unused)
+{
+    (void)unused;
+    static const char text[] = "x\n" CALL_HEAD "<parameter=city>\nLo";
+    json_t *tools = json_loads(weather, 0, NULL);
+    for (int stopped = 0; stopped < 2; stopped++) {
+        struct reply_log log;
+        reply_log_init(&log);
+        assert_int_equal(reply_log_run(&log, (struct reply_options){.tools = tools}, text, strlen(text), NULL, 0, stopped), 0);
+        assert_string_equal(log.finish_reason, stopped ? "stop" : "length");
+        reply_log_free(&log);
+    }
+    json_decref(tools);
+}
+
 /* ---- limits ---- */
 
 /* Of this process: a busy machine does not count. */
@@ -632,7 +649,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),       cmocka_unit_test(test_held), cmocka_unit_test(test_nothing_else_is_held),       cmocka_unit_test(test_values),     cmocka_unit_test(test_odd_tools), cmocka_unit_test(test_stop_goldens),
-        cmocka_unit_test(test_stop_scope),    cmocka_unit_test(test_linear),      cmocka_unit_test(test_deep_values), cmocka_unit_test(test_many_parameters), cmocka_unit_test(test_memory),    cmocka_unit_test(test_sink_ends_push),
+        cmocka_unit_test(test_stop_scope),    cmocka_unit_test(test_cut_call),    cmocka_unit_test(test_linear),      cmocka_unit_test(test_deep_values), cmocka_unit_test(test_many_parameters), cmocka_unit_test(test_memory),    cmocka_unit_test(test_sink_ends_push),
         cmocka_unit_test(test_broken_bytes),
     };
     json_use_mem();

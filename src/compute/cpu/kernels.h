@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "compute/op.h"
+
 #define PANEL_ROWS 16 /* weight rows unpacked at a time */
 #define N_TYPE_IDS 48
 
@@ -31,13 +33,21 @@ struct panel {
 /* Unpacks one row of n_in weights into the panel's row. */
 typedef void unpack_fn(const uint8_t *row, int64_t n_in, uint8_t *q, float *scale, float *min);
 
-struct attention_row {     /* one position's query heads that share a KV head */
-    const float *q;        /* [n_group][d] */
-    int n_group, d;
-    const float *k, *v;    /* of this KV head, key p at p * kv_stride */
-    int64_t kv_stride, n_keys;
+#define ATTENTION_LANES 64 /* pairs of a row and a head in one tile */
+#define KEY_BLOCK 64       /* keys between two adjustments of the softmax; blocks begin at multiples of it, whatever row asks */
+
+/* The query heads of n_rows consecutive positions of one sequence that share a KV head. n_rows * n_group <= ATTENTION_LANES. */
+struct attention_tile {
+    const float *q;        /* row r's [n_group][d] at r * row_stride */
+    int64_t row_stride;
+    int n_rows, n_group, d;
+    enum kv_type type;
+    const uint8_t *k, *v;  /* of this KV head, as kv_pack left it; key p at p * kv_stride bytes */
+    int64_t kv_stride, n_keys; /* keys of row 0; row r has n_keys + r */
     float scale;
-    float *out;            /* [n_group][d] */
+    float *scratch;        /* of n_scratch floats, uninitialised; whatever there is of it, the numbers are the same */
+    int64_t n_scratch;
+    float *out;            /* as q */
 };
 
 struct delta_head {        /* one value head over a span of tokens, rows row0..row1 of its state */
@@ -69,7 +79,9 @@ struct cpu_kernels {
     float (*dot)(const float *a, const float *b, int64_t n);
     /* Channels c0..c1 over n tokens, conv state included: see op.h conv_silu. */
     void (*conv_silu)(float *state, const float *u, int64_t n, int64_t n_channel, const float *taps, int n_conv, int64_t c0, int64_t c1, float *out);
-    void (*attention)(const struct attention_row *a);
+    /* n values as they are cached (op.h kv_store), kv_head_bytes(type, n) of them; n is a multiple of 32 for q8_0. Every rung gives the same bytes (but for which NaN). */
+    void (*kv_pack)(enum kv_type type, const float *x, int64_t n, void *out);
+    void (*attention)(const struct attention_tile *a);
     void (*delta)(const struct delta_head *h);
 };
 

@@ -1,52 +1,18 @@
 /* The AVX2 + FMA + F16C rung. A product of one weight row and one activation row is always summed the same way, whatever tile it is computed in: eight f32 lanes, lane l
  * holding elements 4l..4l+3 of each block of 32, blocks in increasing order, one fixed horizontal sum at the end. */
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
+#include "compute/cpu/attention_avx2.h"
+#include "compute/cpu/avx2.h"
 #include "compute/cpu/kernels.h"
 #include "compute/cpu/unpack.h"
 #include "compute/cpu/unpack_avx2.h"
-
-static inline float sum_lanes(__m256 v)
-{
-    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-    x = _mm_add_ss(x, _mm_movehdup_ps(x));
-    return _mm_cvtss_f32(x);
-}
-
-/* exp(x) for x in [-87.3, 88.7] (clamped), relative error below 2e-7: x = n ln2 + r, |r| <= ln2 / 2, a polynomial of degree 6 for e^r, n into the exponent. */
-static inline __m256 exp8(__m256 x)
-{
-    x = _mm256_min_ps(_mm256_set1_ps(88.7f), _mm256_max_ps(_mm256_set1_ps(-87.3f), x)); /* in this order NaN stays NaN */
-    __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
-    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
-    __m256 p = _mm256_set1_ps(1.0f / 720);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    /* 2^n in two steps, so that n = 128 and the subnormal end stay right */
-    __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1);
-    __m256 a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, _mm256_set1_epi32(127)), 23));
-    __m256 b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), _mm256_set1_epi32(127)), 23));
-    return _mm256_mul_ps(_mm256_mul_ps(p, a), b);
-}
 
 static inline __m256 sigmoid8(__m256 x)
 {
     __m256 one = _mm256_set1_ps(1);
     return _mm256_div_ps(one, _mm256_add_ps(one, exp8(_mm256_sub_ps(_mm256_setzero_ps(), x))));
-}
-
-/* The first n (1..7) floats of p, zeros after them. */
-static inline __m256i tail_mask(int64_t n)
-{
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 /* Largest magnitude of 16 values; NaN when one is not finite. */
@@ -311,94 +277,6 @@ static void conv_silu(float *state, const float *u, int64_t n, int64_t n_channel
     }
 }
 
-#define KEY_BLOCK 64
-
-/* Scores of n <= KEY_BLOCK keys for one head; returns the largest of them and `best`. */
-static float score_block(const struct attention_row *a, int h, int64_t p0, int n, float best, float *score)
-{
-    const float *q = a->q + (int64_t)h * a->d;
-    for (int i = 0; i < n; i++) {
-        const float *k = a->k + (p0 + i) * a->kv_stride;
-        __m256 s0 = _mm256_setzero_ps(), s1 = s0;
-        int j = 0;
-        for (; j + 16 <= a->d; j += 16) {
-            s0 = _mm256_fmadd_ps(_mm256_loadu_ps(q + j), _mm256_loadu_ps(k + j), s0);
-            s1 = _mm256_fmadd_ps(_mm256_loadu_ps(q + j + 8), _mm256_loadu_ps(k + j + 8), s1);
-        }
-        for (; j < a->d; j += 8) {
-            __m256i mask = tail_mask(a->d - j < 8 ? a->d - j : 8);
-            s0 = _mm256_fmadd_ps(LOAD8(q + j), LOAD8(k + j), s0);
-        }
-        score[i] = sum_lanes(_mm256_add_ps(s0, s1)) * a->scale;
-        best = score[i] > best ? score[i] : best;
-    }
-    return best;
-}
-
-/* out = out * fade + sum of weight[i] * v[i], dimension by dimension in registers. */
-static void value_block(const struct attention_row *a, int h, int64_t p0, int n, float fade, const float *weight)
-{
-    float *out = a->out + (int64_t)h * a->d;
-    const float *v = a->v + p0 * a->kv_stride;
-    __m256 fade8 = _mm256_set1_ps(fade);
-    int j = 0;
-    for (; j + 32 <= a->d; j += 32) {
-        __m256 o0 = _mm256_mul_ps(_mm256_loadu_ps(out + j), fade8), o1 = _mm256_mul_ps(_mm256_loadu_ps(out + j + 8), fade8);
-        __m256 o2 = _mm256_mul_ps(_mm256_loadu_ps(out + j + 16), fade8), o3 = _mm256_mul_ps(_mm256_loadu_ps(out + j + 24), fade8);
-        for (int i = 0; i < n; i++) {
-            const float *x = v + i * a->kv_stride + j;
-            __m256 w = _mm256_broadcast_ss(weight + i);
-            o0 = _mm256_fmadd_ps(w, _mm256_loadu_ps(x), o0);
-            o1 = _mm256_fmadd_ps(w, _mm256_loadu_ps(x + 8), o1);
-            o2 = _mm256_fmadd_ps(w, _mm256_loadu_ps(x + 16), o2);
-            o3 = _mm256_fmadd_ps(w, _mm256_loadu_ps(x + 24), o3);
-        }
-        _mm256_storeu_ps(out + j, o0);
-        _mm256_storeu_ps(out + j + 8, o1);
-        _mm256_storeu_ps(out + j + 16, o2);
-        _mm256_storeu_ps(out + j + 24, o3);
-    }
-    for (; j < a->d; j++) {
-        out[j] *= fade;
-        for (int i = 0; i < n; i++)
-            out[j] += weight[i] * v[i * a->kv_stride + j];
-    }
-}
-
-static void attention(const struct attention_row *a)
-{
-    enum { MAX_GROUP = 64 };
-    float best[MAX_GROUP], total[MAX_GROUP], score[KEY_BLOCK];
-    for (int h0 = 0; h0 < a->n_group; h0 += MAX_GROUP) {
-        int n_heads = a->n_group - h0 < MAX_GROUP ? a->n_group - h0 : MAX_GROUP;
-        for (int h = 0; h < n_heads; h++) {
-            best[h] = -INFINITY;
-            total[h] = 0;
-            memset(a->out + (int64_t)(h0 + h) * a->d, 0, (size_t)a->d * sizeof(float));
-        }
-        for (int64_t p0 = 0; p0 < a->n_keys; p0 += KEY_BLOCK) { /* a block of keys stays in cache for all heads of the group */
-            int n = (int)(a->n_keys - p0 < KEY_BLOCK ? a->n_keys - p0 : KEY_BLOCK);
-            for (int h = 0; h < n_heads; h++) {
-                float now = score_block(a, h0 + h, p0, n, best[h], score);
-                float fade = best[h] == -INFINITY ? 0 : expf(best[h] - now);
-                __m256 sum = _mm256_setzero_ps();
-                for (int i = 0; i < n; i += 8) {
-                    __m256i mask = tail_mask(n - i < 8 ? n - i : 8);
-                    __m256 e = exp8(_mm256_sub_ps(LOAD8(score + i), _mm256_set1_ps(now)));
-                    sum = _mm256_add_ps(sum, _mm256_and_ps(e, _mm256_castsi256_ps(mask)));
-                    STORE8(score + i, e);
-                }
-                total[h] = total[h] * fade + sum_lanes(sum);
-                value_block(a, h0 + h, p0, n, fade, score);
-                best[h] = now;
-            }
-        }
-        for (int h = 0; h < n_heads; h++)
-            for (int j = 0; j < a->d; j++)
-                a->out[(int64_t)(h0 + h) * a->d + j] /= total[h];
-    }
-}
-
 /* Two rows of the state at a time share the loads of k and q. d is a multiple of 8 here; other sizes go through the scalar form. */
 static void delta_two_rows(const struct delta_head *h, int y)
 {
@@ -456,7 +334,8 @@ void cpu_kernels_avx2(struct cpu_kernels *k)
     k->axpy = axpy;
     k->dot = dot;
     k->conv_silu = conv_silu;
-    k->attention = attention;
+    k->kv_pack = kv_pack_avx2;
+    k->attention = attention_avx2;
     k->delta = delta;
     unpack_fill(k);
     k->unpack[QUANT_Q4_0].fn = unpack_q4_0_avx2;

@@ -4,6 +4,7 @@
 
 #include "compute/cpu/kernels.h"
 #include "compute/cpu/unpack.h"
+#include "gguf/quant.h"
 
 /* Sixteen values to int8: rounded so that the largest is +-127, then the scale that brings scale * q nearest to x in the least squares. */
 static float quantise16(const float *x, int8_t *q)
@@ -142,35 +143,108 @@ static void conv_silu(float *state, const float *u, int64_t n, int64_t n_channel
     }
 }
 
-#define KEY_BLOCK 64
-
-static void attention(const struct attention_row *a)
+static uint16_t half(float x)
 {
-    for (int h = 0; h < a->n_group; h++) {
-        const float *q = a->q + (int64_t)h * a->d;
-        float *out = a->out + (int64_t)h * a->d, best = -INFINITY, total = 0, score[KEY_BLOCK];
-        memset(out, 0, (size_t)a->d * sizeof *out);
-        for (int64_t p0 = 0; p0 < a->n_keys; p0 += KEY_BLOCK) {
-            int n = (int)(a->n_keys - p0 < KEY_BLOCK ? a->n_keys - p0 : KEY_BLOCK);
-            float block_best = best;
-            for (int i = 0; i < n; i++) {
-                score[i] = dot(q, a->k + (p0 + i) * a->kv_stride, a->d) * a->scale;
-                block_best = fmaxf(block_best, score[i]);
-            }
-            float fade = best == -INFINITY ? 0 : expf(best - block_best);
-            total *= fade;
-            for (int j = 0; j < a->d; j++)
-                out[j] *= fade;
-            for (int i = 0; i < n; i++) {
-                float weight = expf(score[i] - block_best);
-                total += weight;
-                axpy(out, weight, a->v + (p0 + i) * a->kv_stride, a->d);
-            }
-            best = block_best;
-        }
-        for (int j = 0; j < a->d; j++)
-            out[j] /= total;
+    return f32_to_f16(isfinite(x) ? fminf(fmaxf(x, -65504), 65504) : x);
+}
+
+static void pack_q8_0(const float *x, uint8_t *out)
+{
+    float max = 0;
+    int finite = 1;
+    for (int i = 0; i < 32; i++) {
+        max = fmaxf(max, fabsf(x[i]));
+        finite &= isfinite(x[i]) != 0;
     }
+    uint16_t scale = finite ? half(max / 127) : 0x7E00;
+    float inverse = finite && scale ? 1 / f16_to_f32(scale) : 0;
+    memcpy(out, &scale, sizeof scale);
+    for (int i = 0; i < 32; i++)
+        out[2 + i] = finite ? (uint8_t)(int8_t)nearbyintf(fminf(fmaxf(x[i] * inverse, -127), 127)) : 0;
+}
+
+static void kv_pack(enum kv_type type, const float *x, int64_t n, void *out)
+{
+    uint8_t *to = out;
+    if (type == KV_F32) {
+        memcpy(to, x, (size_t)n * sizeof *x);
+        return;
+    }
+    for (int64_t i = 0; type == KV_F16 && i < n; i++) {
+        uint16_t h = half(x[i]);
+        memcpy(to + 2 * i, &h, sizeof h);
+    }
+    for (int64_t i = 0; type == KV_Q8_0 && i < n; i += 32)
+        pack_q8_0(x + i, to + i / 32 * 34);
+}
+
+#define PIECE 32
+
+/* Values j .. j + n - 1 of a cached head, j a multiple of PIECE, n <= PIECE. */
+static void kv_piece(enum kv_type type, const uint8_t *head, int j, int n, float *out)
+{
+    if (type == KV_F32)
+        memcpy(out, head + 4 * (size_t)j, (size_t)n * sizeof *out);
+    else
+        quant_type(type == KV_F16 ? QUANT_F16 : QUANT_Q8_0)->decode(head + kv_head_bytes(type, j), out, (size_t)n);
+}
+
+static float dot_key(const float *q, enum kv_type type, const uint8_t *key, int d)
+{
+    float piece[PIECE];
+    double sum = 0;
+    for (int j = 0; j < d; j += PIECE) {
+        int n = d - j < PIECE ? d - j : PIECE;
+        kv_piece(type, key, j, n, piece);
+        for (int i = 0; i < n; i++)
+            sum += (double)q[j + i] * (double)piece[i];
+    }
+    return (float)sum;
+}
+
+static void add_value(float *out, float weight, enum kv_type type, const uint8_t *value, int d)
+{
+    float piece[PIECE];
+    for (int j = 0; j < d; j += PIECE) {
+        int n = d - j < PIECE ? d - j : PIECE;
+        kv_piece(type, value, j, n, piece);
+        axpy(out + j, weight, piece, n);
+    }
+}
+
+static void attention_head(const struct attention_tile *a, const float *q, int64_t n_keys, float *out)
+{
+    float best = -INFINITY, total = 0, score[KEY_BLOCK];
+    memset(out, 0, (size_t)a->d * sizeof *out);
+    for (int64_t p0 = 0; p0 < n_keys; p0 += KEY_BLOCK) {
+        int n = (int)(n_keys - p0 < KEY_BLOCK ? n_keys - p0 : KEY_BLOCK);
+        float block_best = best;
+        for (int i = 0; i < n; i++) {
+            score[i] = dot_key(q, a->type, a->k + (p0 + i) * a->kv_stride, a->d) * a->scale;
+            block_best = fmaxf(block_best, score[i]);
+        }
+        float fade = best == -INFINITY ? 0 : expf(best - block_best);
+        total *= fade;
+        for (int j = 0; j < a->d; j++)
+            out[j] *= fade;
+        for (int i = 0; i < n; i++) {
+            float weight = expf(score[i] - block_best);
+            total += weight;
+            add_value(out, weight, a->type, a->v + (p0 + i) * a->kv_stride, a->d);
+        }
+        best = block_best;
+    }
+    for (int j = 0; j < a->d; j++)
+        out[j] /= total;
+}
+
+static void attention(const struct attention_tile *a)
+{
+    for (int r = 0; r < a->n_rows; r++)
+        for (int h = 0; h < a->n_group; h++) {
+            int64_t at = r * a->row_stride + (int64_t)h * a->d;
+            attention_head(a, a->q + at, a->n_keys + r, a->out + at);
+        }
 }
 
 static void delta(const struct delta_head *h)
@@ -193,7 +267,7 @@ void cpu_kernels_scalar(struct cpu_kernels *k)
 {
     *k = (struct cpu_kernels){
         .name = "scalar", .quantise_row = quantise_row, .tile_int8 = tile_int8, .tile_f32 = tile_f32, .rms_norm_row = rms_norm_row, .swiglu = swiglu,
-        .sigmoid_mul = sigmoid_mul, .silu_mul = silu_mul, .add = add, .axpy = axpy, .dot = dot, .conv_silu = conv_silu, .attention = attention, .delta = delta,
+        .sigmoid_mul = sigmoid_mul, .silu_mul = silu_mul, .add = add, .axpy = axpy, .dot = dot, .conv_silu = conv_silu, .kv_pack = kv_pack, .attention = attention, .delta = delta,
     };
     unpack_fill(k);
 }

@@ -144,58 +144,106 @@ static void op_qk_norm_rope(struct device *dev, const float *qg, float *k, const
     run_items(dev, n, 2, rope_item, &args);
 }
 
-static void op_kv_store(struct device *dev, const struct op_span *spans, const struct op_kv *kv, int n_spans, const float *k, const float *v, int n_head_kv, int d)
-{
-    int64_t row = (int64_t)n_head_kv * d;
-    (void)dev;
-    for (int i = 0; i < n_spans; i++) {
-        size_t bytes = (size_t)(spans[i].n_rows * row) * sizeof(float);
-        memcpy((float *)kv[i].k + spans[i].position * row, k + spans[i].first_row * row, bytes);
-        memcpy((float *)kv[i].v + spans[i].position * row, v + spans[i].first_row * row, bytes);
-    }
-}
-
-struct span_args {
-    const struct cpu_kernels *k;
+struct store_args {
+    const struct cpu_kernels *kernels;
     const struct op_span *spans;
     const struct op_kv *kv;
-    const struct op_delta_state *state;
-    int n_spans;
-    const float *q, *g, *beta;
-    int n_head, n_head_kv, d;
-    float scale;
-    float *out;
-    int64_t stride, parts;
+    const float *k, *v;
+    int64_t width;
 };
 
 /* The span that holds batch row `row`. */
-static int span_of(const struct span_args *a, int64_t row)
+static int span_of(const struct op_span *spans, int64_t row)
 {
     int i = 0;
-    while (row >= a->spans[i].first_row + a->spans[i].n_rows)
+    while (row >= spans[i].first_row + spans[i].n_rows)
         i++;
     return i;
 }
 
-static void attention_item(const void *args, int64_t item)
+static int64_t rows_of(const struct op_span *spans, int n_spans)
 {
-    const struct span_args *a = args;
-    int64_t row = item / a->n_head_kv;
-    int m = (int)(item % a->n_head_kv), i = span_of(a, row), group = a->n_head / a->n_head_kv;
-    int64_t first_head = (row * a->n_head + (int64_t)m * group) * a->d;
-    struct attention_row r = {.q = a->q + first_head, .n_group = group, .d = a->d, .k = (const float *)a->kv[i].k + (int64_t)m * a->d,
-                              .v = (const float *)a->kv[i].v + (int64_t)m * a->d,
-                              .kv_stride = (int64_t)a->n_head_kv * a->d, .n_keys = a->spans[i].position + row - a->spans[i].first_row + 1, .scale = a->scale,
-                              .out = a->out + first_head};
-    a->k->attention(&r);
+    return spans[n_spans - 1].first_row + spans[n_spans - 1].n_rows;
+}
+
+static void store_item(const void *args, int64_t row)
+{
+    const struct store_args *a = args;
+    int i = span_of(a->spans, row);
+    const struct op_kv *kv = &a->kv[i];
+    size_t at = (size_t)(a->spans[i].position + row - a->spans[i].first_row) * kv_head_bytes(kv->type, a->width);
+    a->kernels->kv_pack(kv->type, a->k + row * a->width, a->width, (uint8_t *)kv->k + at);
+    a->kernels->kv_pack(kv->type, a->v + row * a->width, a->width, (uint8_t *)kv->v + at);
+}
+
+static void op_kv_store(struct device *dev, const struct op_span *spans, const struct op_kv *kv, int n_spans, const float *k, const float *v, int n_head_kv, int d)
+{
+    struct store_args args = {kernels_of(dev), spans, kv, k, v, (int64_t)n_head_kv * d}; /* whole heads are whole blocks: a row is packed in one go */
+    run_items(dev, rows_of(spans, n_spans), 32, store_item, &args);
+}
+
+/* Attention is cut into tiles of consecutive rows of one span on one KV head; how many rows changes the speed and not the numbers. */
+struct attention_job {
+    struct cpu *cpu;
+    const struct op_span *spans;
+    const struct op_kv *kv;
+    const float *q;
+    int n_head, n_head_kv, d;
+    float scale;
+    float *out;
+    int64_t tile_rows;
+    long n_tiles;
+    atomic_long next;
+};
+
+static int64_t tiles_of(const struct attention_job *a, int span)
+{
+    return (a->spans[span].n_rows + a->tile_rows - 1) / a->tile_rows * a->n_head_kv;
+}
+
+static void attention_tile(const struct attention_job *a, int64_t tile, int thread)
+{
+    int i = 0, group = a->n_head / a->n_head_kv;
+    for (; tile >= tiles_of(a, i); i++)
+        tile -= tiles_of(a, i);
+    const struct op_span *span = &a->spans[i];
+    int64_t r0 = tile / a->n_head_kv * a->tile_rows, m = tile % a->n_head_kv, left = span->n_rows - r0;
+    size_t head = kv_head_bytes(a->kv[i].type, a->d);
+    for (int h0 = 0; h0 < group; h0 += ATTENTION_LANES) {
+        int64_t at = ((span->first_row + r0) * a->n_head + m * group + h0) * a->d;
+        struct attention_tile t = {
+            .q = a->q + at, .row_stride = (int64_t)a->n_head * a->d, .n_rows = (int)(left < a->tile_rows ? left : a->tile_rows),
+            .n_group = group - h0 < ATTENTION_LANES ? group - h0 : ATTENTION_LANES, .d = a->d, .type = a->kv[i].type,
+            .k = (const uint8_t *)a->kv[i].k + (size_t)m * head, .v = (const uint8_t *)a->kv[i].v + (size_t)m * head,
+            .kv_stride = (int64_t)head * a->n_head_kv, .n_keys = span->position + r0 + 1, .scale = a->scale,
+            .scratch = (float *)(a->cpu->panels + (size_t)thread * a->cpu->panel_bytes), .n_scratch = (int64_t)(a->cpu->panel_bytes / sizeof(float)), .out = a->out + at,
+        };
+        a->cpu->kernels.attention(&t);
+    }
+}
+
+static void attention_main(void *arg, int thread, int n_threads)
+{
+    struct attention_job *a = arg;
+    (void)n_threads;
+    for (long i; (i = pool_next(&a->next, 1, a->n_tiles)) < a->n_tiles;)
+        attention_tile(a, a->n_tiles - 1 - i, thread); /* the last rows see the most keys: the longest work first */
 }
 
 static void op_attention(struct device *dev, const struct op_span *spans, const struct op_kv *kv, int n_spans, const float *q, int n_head, int n_head_kv, int d, float scale,
                          float *out)
 {
-    struct span_args args = {.k = kernels_of(dev), .spans = spans, .kv = kv, .n_spans = n_spans, .q = q, .n_head = n_head, .n_head_kv = n_head_kv, .d = d, .scale = scale, .out = out};
-    int64_t rows = spans[n_spans - 1].first_row + spans[n_spans - 1].n_rows;
-    run_items(dev, rows * n_head_kv, 1, attention_item, &args);
+    struct attention_job a = {.cpu = dev->impl, .spans = spans, .kv = kv, .q = q, .n_head = n_head, .n_head_kv = n_head_kv, .d = d, .scale = scale, .out = out};
+    int64_t most = ATTENTION_LANES / (n_head / n_head_kv), fair = rows_of(spans, n_spans) * n_head_kv / (4 * dev->n_threads);
+    a.tile_rows = most < fair ? most : fair;
+    if (a.tile_rows < 1)
+        a.tile_rows = 1;
+    for (int i = 0; i < n_spans; i++)
+        a.n_tiles += (long)tiles_of(&a, i);
+    if (a.n_tiles == 1)
+        attention_main(&a, 0, 1);
+    else
+        pool_run(a.cpu->pool, attention_main, &a);
 }
 
 static void sigmoid_gate_item(const void *args, int64_t i)
