@@ -1,6 +1,8 @@
 """What agents do to a server, turn by turn: nothing that is held is read again, nothing of one request shows in another, memory stays what it was."""
+import json
 import re
 import threading
+import time
 import unittest
 
 from apr_server import SLOW, Server, demo_cases, events, gather
@@ -8,8 +10,8 @@ from apr_server import SLOW, Server, demo_cases, events, gather
 HEAD = 100  # tokens at most that are read again though they are the same: places to go back to are not closer together than is worth it
 
 SNAPSHOT = 3 * (3 * 1024 + 4 * 128 * 128) * 4  # bytes, of the demo model
-TOOLS = [{"type": "function", "function": {"name": name, "description": "Looks something up. " * 4, "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}} for name in ("find", "read", "list")]
-SYSTEM = {"role": "system", "content": "You are careful. " * 20}
+TOOLS = [{"type": "function", "function": {"name": name, "description": "Looks something up.", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}} for name in ("find", "read", "list")]
+SYSTEM = {"role": "system", "content": "You are careful. " * 4}
 
 
 def setUpModule():
@@ -55,7 +57,7 @@ class Conversation:
 
 class Turns(unittest.TestCase):
     def play(self, n_turns, keep):
-        """A conversation whose client sends back what keep(message) makes of each answer; every third turn has a tool's result in it."""
+        """A conversation whose client sends back what keep(message) makes of each answer; every third turn has a tool's result in it. All of it is shorter than long prompts' snapshots are apart."""
         messages, talk = [SYSTEM, {"role": "user", "content": "Where does it say so?"}], Conversation(self, tools=TOOLS)
         for turn in range(n_turns):
             a = talk.ask(messages, max_tokens=40)
@@ -65,14 +67,15 @@ class Turns(unittest.TestCase):
                 messages.append({"role": "tool", "tool_call_id": "c", "content": f"It is on page {turn}."})
             else:
                 messages.append({"role": "user", "content": f"And what is on page {turn}?"})
+        self.assertTrue(300 < len(talk.last) < 512, len(talk.last))
 
     def test_the_client_drops_the_reasoning(self):
         """B5, B24: the answer is rendered otherwise in the next prompt, with an empty thought in its place; only the answer is read again."""
-        self.play(8, lambda m: {"role": "assistant", "content": m["content"]})
+        self.play(5, lambda m: {"role": "assistant", "content": m["content"]})
 
     def test_the_client_keeps_everything(self):
         """B1, B24."""
-        self.play(8, lambda m: {k: v for k, v in m.items() if k != "tool_calls"})
+        self.play(5, lambda m: {k: v for k, v in m.items() if k != "tool_calls"})
 
     def test_a_side_request_every_turn(self):
         """B26: titles and summaries, asked in between, leave the long conversation where it is."""
@@ -92,8 +95,19 @@ class Turns(unittest.TestCase):
         self.assertGreater(shared, 900)
         for i in range(3):
             self.assertGreaterEqual(cached(ask([system, {"role": "user", "content": f"{i} things to know, please."}], max_tokens=4)), shared)
+        bias = {str(t): -100 for t in server.post("/tokenize", {"content": "<|im_end|><|endoftext|><|fim_pad|><|repo_name|><|file_sep|>"}).json["tokens"]}
+        busy = server.connect()  # an answer that is not read, in the place that holds the beginning
+        busy.request("POST", "/v1/chat/completions", json.dumps({"messages": [system, {"role": "user", "content": "Tell me all of them."}], "stream": True, "logprobs": True, "top_logprobs": 20,
+                                                                 "logit_bias": bias}), {"Content-Type": "application/json"})
+        try:
+            server.wait_metric("apr_requests_running", lambda v: v == 1, 30)
+            for i in range(4):
+                self.assertGreaterEqual(cached(ask([system, {"role": "user", "content": f"Tell me {i} of them."}], max_tokens=20)), shared)
+            self.assertEqual(server.metrics()["apr_requests_running"], 1)
+        finally:
+            busy.close()
         got = []
-        threads = [threading.Thread(target=lambda i=i: got.append(ask([system, {"role": "user", "content": f"Tell me {i} of them."}], max_tokens=20))) for i in range(6)]
+        threads = [threading.Thread(target=lambda i=i: got.append(ask([system, {"role": "user", "content": f"Which are the {i} best?"}], max_tokens=20))) for i in range(6)]
         for t in threads:
             t.start()
         for t in threads:
@@ -165,10 +179,14 @@ class Memory(unittest.TestCase):
             return int(re.search(r"RssAnon:\s+(\d+) kB", f.read()).group(1)) << 10
 
     def labelled(self):
-        """Bytes of decode state, and of everything else."""
-        m = server.metrics()
-        state = m['apr_memory_bytes{label="state"}']
-        return state, sum(v for k, v in m.items() if k.startswith("apr_memory_bytes")) - state
+        """Bytes of decode state, and of everything else; the least of some looks: requests are freed a little after their answers."""
+        looks = []
+        for _ in range(30):
+            m = server.metrics()
+            state = m['apr_memory_bytes{label="state"}']
+            looks.append((sum(v for k, v in m.items() if k.startswith("apr_memory_bytes")) - state, state))
+            time.sleep(0.01)
+        return min(looks)
 
     def some_requests(self, n, seed):
         for i in range(n):
@@ -188,11 +206,11 @@ class Memory(unittest.TestCase):
     def test_hundreds_of_requests_leave_nothing(self):
         """B176."""
         self.some_requests(60, 1)
-        resident, (state, others) = self.resident(), self.labelled()
+        resident, (others, state) = self.resident(), self.labelled()
         self.some_requests(300 if SLOW == 1 else 60, 2)
         after = self.labelled()
-        self.assertLessEqual(after[0], state + 8 * SNAPSHOT)  # sets of snapshots that were not full
-        self.assertLess(after[1], others + (1 << 20))         # a request that is not freed yet
+        self.assertLess(after[0], others + (16 << 10))
+        self.assertLessEqual(after[1], state + 16 * SNAPSHOT)  # two sets of snapshots that were not full
         if SLOW == 1:  # sanitizers keep what was freed
             self.assertLess(self.resident(), resident + (8 << 20))
 
