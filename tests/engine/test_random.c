@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "model/plan.h"
 #include "support/model.h"
+#include "support/store.h"
 #include "support/test.h"
 
 #define N_OPERATIONS (TEST_THREAD_SANITIZED ? 40 : TEST_SANITIZED ? 200 : 2000)
@@ -33,9 +34,11 @@ struct world {
     struct text held[N_SESSIONS];   /* what the session must hold */
     struct text prompt[N_SESSIONS]; /* what it read last */
     struct truth *truths;           /* [N_TRUTHS], by key */
+    struct shelf shelf;
+    struct store_writing *writing[N_SESSIONS]; /* begun and not given whole: what the session does meanwhile must not show in it */
     uint64_t seed;
     int64_t n_cold, reused;
-    int n_failed, n_cancelled, n_copied, n_snapshots;
+    int n_failed, n_cancelled, n_copied, n_snapshots, n_saved, n_restored;
 };
 
 static uint32_t pick(struct world *w, uint32_t n)
@@ -437,6 +440,67 @@ static void together(struct world *w, int i)
         w->prompt[who[k]] = w->held[who[k]] = t[k];
 }
 
+/* At most so many pieces; 1 when the writing is over. */
+static int give_pieces(struct world *w, int i, uint32_t n)
+{
+    for (; n > 0 && w->writing[i]; n--) {
+        enum store_progress p = store_piece(w->writing[i], session_state(w->s[i]));
+        if (p == STORE_LATER)
+            assert_true(store_wait(w->shelf.st, 60000));
+        else if (p == STORE_OVER)
+            w->writing[i] = NULL;
+    }
+    return !w->writing[i];
+}
+
+/* Begins to save a session, goes on with it, or drops it; all of it at once as often as a piece. */
+static void save(struct world *w, int i)
+{
+    if (!w->writing[i] && w->held[i].n > 0) {
+        struct state_snapshot *at = session_keep(w->s[i]);
+        w->writing[i] = at ? store_begin(w->shelf.st, session_state(w->s[i]), w->held[i].ids, at) : NULL;
+    }
+    if (pick(w, 12) == 0) {
+        store_abandon(w->writing[i]);
+        w->writing[i] = NULL;
+    }
+    w->n_saved += give_pieces(w, i, pick(w, 2) ? 1 : 1000);
+}
+
+/* The store begins anew, as after a restart. */
+static void reopen(struct world *w)
+{
+    for (int i = 0; i < N_SESSIONS; i++) {
+        store_abandon(w->writing[i]);
+        w->writing[i] = NULL;
+    }
+    shelf_close(&w->shelf);
+    shelf_open(&w->shelf);
+}
+
+/* A session becomes what the disk knows of a text that somebody holds, and goes on from there. */
+static void restore(struct world *w, int i)
+{
+    struct text t = w->held[pick(w, N_SESSIONS)];
+    struct err err = {0};
+    if (pick(w, 8) == 0)
+        reopen(w);
+    add_message(w, &t);
+    assert_true(store_wait(w->shelf.st, 60000));
+    struct store_match match = store_find(w->shelf.st, t.ids, t.n - 1);
+    if (match.n == 0)
+        return;
+    session_reset(w->s[i]);
+    test_ok(session_grow(w->s[i], (int64_t)t.n, NULL, NULL, &err), &err, "room");
+    test_ok(store_load(w->shelf.st, &match, t.ids, session_state(w->s[i]), &err), &err, "load");
+    test_ok(session_adopt(w->s[i], t.ids, (size_t)match.n, &err), &err, "adopt");
+    w->held[i] = t;
+    w->held[i].n = (size_t)match.n;
+    verify(w, i, "restore");
+    read_text(w, i, &t, (struct sync_request){0});
+    w->n_restored++;
+}
+
 static const struct operation {
     const char *name;
     void (*run)(struct world *w, int i);
@@ -444,6 +508,7 @@ static const struct operation {
 } operations[] = {
     {"extend", extend, 16}, {"edit", edit, 16}, {"regenerate", regenerate, 10}, {"truncate", truncate_text, 6}, {"copy", copy, 12}, {"generate", generate, 14},
     {"cancel", cancel, 10}, {"forget", forget, 8}, {"grow", grow, 4}, {"refuse", refuse, 4}, {"starve", starve, 8}, {"together", together, 8},
+    {"save", save, 16}, {"restore", restore, 20},
 };
 
 static const struct operation *pick_operation(struct world *w)
@@ -464,6 +529,7 @@ static void test_random_operations(void **unused)
     (void)unused;
     rig_open(&w.rig, "r2-q8_0", NULL, ARITHMETIC_DEFAULT, 1, ROWS, N_SESSIONS);
     w.truths = mem_alloc_array(MEM_OTHER, N_TRUTHS, sizeof *w.truths);
+    shelf_make(&w.shelf, &w.rig, 20 << 20);
     for (int i = 0; i < N_SESSIONS; i++)
         new_session(&w, &w.s[i]);
     for (int k = 0; k < N_OPERATIONS; k++) {
@@ -475,11 +541,13 @@ static void test_random_operations(void **unused)
         if (k % 5 == 0)
             verify_snapshots(&w, i);
     }
-    print_message("torture: random operations: tried %d, survived %d, lost 0 (%lld cold reads, %lld tokens reused, %d copies, %d cancelled, %d starved, %d snapshots compared) in %.1f s\n",
-                  N_OPERATIONS, N_OPERATIONS, (long long)w.n_cold, (long long)w.reused, w.n_copied, w.n_cancelled, w.n_failed, w.n_snapshots, clock_ms_since(start_ns) / 1e3);
+    print_message("torture: random operations: tried %d, survived %d, lost 0 (%lld cold reads, %lld tokens reused, %d copies, %d cancelled, %d starved, %d saved, %d restored, %d snapshots compared) in %.1f s\n",
+                  N_OPERATIONS, N_OPERATIONS, (long long)w.n_cold, (long long)w.reused, w.n_copied, w.n_cancelled, w.n_failed, w.n_saved, w.n_restored, w.n_snapshots, clock_ms_since(start_ns) / 1e3);
     if (TEST_THREAD_SANITIZED)
         w.reused += 12 * N_OPERATIONS; /* so few operations happen to reuse little */
-    assert_true(w.reused > 12 * N_OPERATIONS && w.n_copied > N_OPERATIONS / 40 && w.n_cancelled > N_OPERATIONS / 40 && w.n_failed >= N_OPERATIONS / 400 && w.n_snapshots > N_OPERATIONS / 20);
+    assert_true(w.reused > 12 * N_OPERATIONS && w.n_copied > N_OPERATIONS / 40 && w.n_cancelled > N_OPERATIONS / 40 && w.n_failed >= N_OPERATIONS / 400 && w.n_saved > N_OPERATIONS / 40 && w.n_restored > N_OPERATIONS / 80 && w.n_snapshots > N_OPERATIONS / 20);
+    reopen(&w);
+    shelf_remove(&w.shelf);
     for (int i = 0; i < N_SESSIONS; i++)
         session_free(w.s[i]);
     mem_free(w.truths);
