@@ -173,6 +173,11 @@ static void test_moved(void **unused)
     w = store_begin(shelf.st, s, a.ids, a.at[1]);
     assert_int_equal(store_piece(w, s), STORE_MORE);
     test_ok(state_rewind(s, a.at[0], &err), &err, "rewind");
+    assert_int_equal(store_piece(w, s), STORE_OVER);
+    state_set_length(s, 400);
+    w = store_begin(shelf.st, s, a.ids, a.at[2]);
+    assert_int_equal(store_piece(w, s), STORE_MORE);
+    test_ok(state_rewind(s, a.at[0], &err), &err, "rewind");
     state_set_length(s, 400); /* as if read again with other tokens */
     assert_int_equal(store_piece(w, s), STORE_OVER);
     assert_true(store_wait(shelf.st, 60000));
@@ -580,6 +585,38 @@ static void test_load_in_use(void **unused)
     rig_close(&rig);
 }
 
+/* A file that differs in one weight, at the beginning, in the middle or at the end of a tensor. */
+static void test_other_weights(void **unused)
+{
+    struct rig rig, other;
+    char path[] = "/tmp/apr-weights-XXXXXX";
+    size_t n;
+    (void)unused;
+    open_rig(&rig);
+    struct hash_key own = store_fingerprint(rig.m, rig.dev, KV_F32);
+    const struct gguf_tensor *t = gguf_tensor_at(rig.m->file, gguf_n_tensors(rig.m->file) / 2);
+    const uint64_t places[] = {0, t->n_bytes / 2, t->n_bytes - 1};
+    char *data = test_read_file(test_path("models/%s.gguf", model), &n);
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, data, n), n);
+    for (int i = 0; i < 3; i++) {
+        size_t at = (size_t)(t->offset + places[i]);
+        char byte = (char)(data[at] ^ 1);
+        assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+        rig_open_path(&other, path, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
+        assert_true(!hash_key_equal(own, store_fingerprint(other.m, other.dev, KV_F32)));
+        rig_close(&other);
+        assert_int_equal(pwrite(fd, data + at, 1, (off_t)at), 1);
+    }
+    rig_open_path(&other, path, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
+    assert_true(hash_key_equal(own, store_fingerprint(other.m, other.dev, KV_F32))); /* the name is no matter */
+    rig_close(&other);
+    rig_close(&rig);
+    mem_free(data);
+    close(fd);
+    unlink(path);
+}
+
 /* Other weights, another row type, another arithmetic: other conversations. */
 static void test_fingerprint(void **unused)
 {
@@ -628,7 +665,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_sharing),       cmocka_unit_test(test_interleaved), cmocka_unit_test(test_moved),          cmocka_unit_test(test_backlog),     cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_folders),    cmocka_unit_test(test_two_processes), cmocka_unit_test(test_budget),      cmocka_unit_test(test_eviction_order), cmocka_unit_test(test_thin), cmocka_unit_test(test_load_in_use), cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_folders),    cmocka_unit_test(test_two_processes), cmocka_unit_test(test_budget),      cmocka_unit_test(test_eviction_order), cmocka_unit_test(test_thin), cmocka_unit_test(test_load_in_use), cmocka_unit_test(test_other_weights), cmocka_unit_test(test_fingerprint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

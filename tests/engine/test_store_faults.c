@@ -150,6 +150,25 @@ static void test_full_disk(void **unused)
     close_scene(&rig, &line, &shelf);
 }
 
+/* A turn that cannot be saved does not cost the one before: its state is not given up for one that may never be there. */
+static void test_failed_turn(void **unused)
+{
+    struct rig rig;
+    struct line line;
+    struct shelf shelf;
+    uint64_t bytes;
+    (void)unused;
+    open_scene(&rig, &line, &shelf, 1300000);
+    shelf_save(&shelf, &line, 0);
+    shelf_save(&shelf, &line, 1);
+    file_fail(FILE_SYNC, 1, LONG_MAX, EIO);
+    assert_int_equal(shelf_save(&shelf, &line, 2), 1);
+    file_fail(FILE_SYNC, 0, 0, 0);
+    assert_int_equal(shelf_files(&shelf, &bytes), 2);
+    assert_int_equal(shelf_check(&shelf, &rig, &line, 500), 250);
+    close_scene(&rig, &line, &shelf);
+}
+
 /* Files that cannot be removed count on: nothing is evicted in vain, and nothing is written over the budget. */
 static void test_no_removal(void **unused)
 {
@@ -401,7 +420,7 @@ static void test_killed(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_full_disk), cmocka_unit_test(test_no_removal), cmocka_unit_test(test_failing_index), cmocka_unit_test(test_failing_allocations), cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_full_disk), cmocka_unit_test(test_failed_turn), cmocka_unit_test(test_no_removal), cmocka_unit_test(test_failing_index), cmocka_unit_test(test_failing_allocations), cmocka_unit_test(test_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
