@@ -118,10 +118,12 @@ static void test_failing_calls(void **unused)
 static void save_thrice(void *ctx)
 {
     struct faults *f = ctx;
+    uint64_t bytes;
     file_fail(FILE_WRITE, 1, LONG_MAX, ENOSPC);
     for (int i = 0; i < 3; i++)
         shelf_save(f->shelf, f->line, 1);
     file_fail(FILE_WRITE, 0, 0, 0);
+    assert_int_equal(shelf_files(f->shelf, &bytes), 1);
     shelf_save(f->shelf, f->line, 1);
     shelf_save(f->shelf, f->line, 2);
 }
