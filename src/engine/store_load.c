@@ -48,7 +48,7 @@ static int take_chain(struct store_load *load, const struct store_match *match)
     int rc = ERR_NOT_FOUND;
     pthread_mutex_lock(&st->lock);
     struct segment *last = tree_get(&st->tree, match->key);
-    if (last && last->to == match->n && tree_is_usable(last, TREE_LOAD)) {
+    if (last && last->to == match->n && last->status == SEGMENT_READY && !last->is_thin) {
         for (struct segment *s = last; s; s = s->parent)
             load->n++;
         load->chain = mem_alloc_array(MEM_STORE, (size_t)load->n, sizeof *load->chain);

@@ -81,22 +81,20 @@ void tree_remove(struct tree *t, struct segment *s)
     mem_free(s);
 }
 
-int tree_is_usable(const struct segment *s, enum tree_use use)
+/* Parents stand before their children, and what is a beginning of the tokens has parents that are. */
+static int is_reached(const struct tree *t, const struct segment *s, enum tree_use use)
 {
-    if (use == TREE_LOAD && s->is_thin)
-        return 0;
-    for (; s; s = s->parent)
-        if (s->status != SEGMENT_READY && !(use == TREE_CONTINUE && s->status == SEGMENT_WRITING))
-            return 0;
-    return 1;
+    int is_there = s->status == SEGMENT_READY || (use == TREE_CONTINUE && s->status == SEGMENT_WRITING);
+    return is_there && (!s->parent || s->parent->walk == t->walks);
 }
 
-struct segment *tree_longest(const struct tree *t, struct hash_key model, const int32_t *tokens, int64_t n, enum tree_use use, struct hash_key *key)
+struct segment *tree_longest(struct tree *t, struct hash_key model, const int32_t *tokens, int64_t n, enum tree_use use, struct hash_key *key)
 {
     struct segment *best = NULL;
     struct hash_stream h;
     struct hash_key here = {0};
     int64_t at = 0;
+    t->walks++;
     hash_stream_begin(&h);
     hash_stream_add(&h, &model, sizeof model);
     for (size_t i = 0; i < t->n && t->at[i]->to <= n; i++) {
@@ -106,7 +104,10 @@ struct segment *tree_longest(const struct tree *t, struct hash_key model, const 
             at = s->to;
             here = hash_stream_key(&h);
         }
-        if (hash_key_equal(s->key, here) && tree_is_usable(s, use))
+        if (!hash_key_equal(s->key, here) || !is_reached(t, s, use))
+            continue;
+        s->walk = t->walks;
+        if (use == TREE_CONTINUE || !s->is_thin)
             best = s;
     }
     if (key) {

@@ -26,6 +26,7 @@ struct segment {
     int has_file;                /* under its own name */
     int is_thin;                 /* without the recurrent state */
     uint64_t thin_bytes;         /* what its file then has; 0 = there is no such state */
+    uint64_t walk;               /* the last of tree_longest's that came through here */
     int is_awaiting;             /* a child is not ready (tree_victim's note) */
 };
 
@@ -34,6 +35,7 @@ struct tree {
     size_t n, cap;
     uint64_t bytes;              /* of all in it */
     uint64_t clock;
+    uint64_t walks;
 };
 
 void tree_free(struct tree *t);
@@ -48,9 +50,7 @@ enum tree_use {
     TREE_CONTINUE                /* something may build on it, if only once it is written */
 };
 /* The one with the longest beginning of tokens[0, n) that is of use; NULL = none. *key (may be NULL) becomes that of all n. */
-struct segment *tree_longest(const struct tree *t, struct hash_key model, const int32_t *tokens, int64_t n, enum tree_use use, struct hash_key *key);
-/* The same for one segment. */
-int tree_is_usable(const struct segment *s, enum tree_use use);
+struct segment *tree_longest(struct tree *t, struct hash_key model, const int32_t *tokens, int64_t n, enum tree_use use, struct hash_key *key);
 
 /* It and all that it builds on are used now; are pinned. */
 void tree_touch(struct tree *t, struct segment *s);

@@ -173,6 +173,11 @@ static void test_moved(void **unused)
     w = store_begin(shelf.st, s, a.ids, a.at[1]);
     assert_int_equal(store_piece(w, s), STORE_MORE);
     test_ok(state_rewind(s, a.at[0], &err), &err, "rewind");
+    assert_int_equal(store_piece(w, s), STORE_OVER);
+    state_set_length(s, 400);
+    w = store_begin(shelf.st, s, a.ids, a.at[2]);
+    assert_int_equal(store_piece(w, s), STORE_MORE);
+    test_ok(state_rewind(s, a.at[0], &err), &err, "rewind");
     state_set_length(s, 400); /* as if read again with other tokens */
     assert_int_equal(store_piece(w, s), STORE_OVER);
     assert_true(store_wait(shelf.st, 60000));
@@ -628,7 +633,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_sharing),       cmocka_unit_test(test_interleaved), cmocka_unit_test(test_moved),          cmocka_unit_test(test_backlog),     cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_folders),    cmocka_unit_test(test_two_processes), cmocka_unit_test(test_budget),      cmocka_unit_test(test_eviction_order), cmocka_unit_test(test_thin), cmocka_unit_test(test_load_in_use), cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_folders),    cmocka_unit_test(test_two_processes), cmocka_unit_test(test_budget),      cmocka_unit_test(test_eviction_order), cmocka_unit_test(test_thin), cmocka_unit_test(test_load_in_use), cmocka_unit_test(test_other_weights), cmocka_unit_test(test_fingerprint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

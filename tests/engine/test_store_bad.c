@@ -256,6 +256,7 @@ static void test_forged(void **unused)
         data[112 + 4] ^= 1;
         write_file(sc.path[i], data, sc.n[i]);
         expect(&sc, before(i), "holds other tokens");
+        memcpy(data, sc.data[i], sc.n[i]);
         const size_t places[] = {16, 32, 48, 64, 72, 80, 12, 88}; /* model, key, parent, from, to, row bytes, arrays, recurrent bytes */
         for (size_t k = 0; k < sizeof places / sizeof *places; k++) {
             memcpy(data, sc.data[i], 112);
@@ -400,7 +401,7 @@ static void test_leftovers(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_truncated), cmocka_unit_test(test_flipped), cmocka_unit_test(test_flipped_state), cmocka_unit_test(test_other_kinds),
+        cmocka_unit_test(test_truncated), cmocka_unit_test(test_flipped), cmocka_unit_test(test_flipped_state), cmocka_unit_test(test_failed_late), cmocka_unit_test(test_other_kinds),
         cmocka_unit_test(test_forged),    cmocka_unit_test(test_index),   cmocka_unit_test(test_lying_index),   cmocka_unit_test(test_leftovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

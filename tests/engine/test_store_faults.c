@@ -119,10 +119,12 @@ static void test_failing_calls(void **unused)
 static void save_thrice(void *ctx)
 {
     struct faults *f = ctx;
+    uint64_t bytes;
     file_fail(FILE_WRITE, 1, LONG_MAX, ENOSPC);
     for (int i = 0; i < 3; i++)
         shelf_save(f->shelf, f->line, 1);
     file_fail(FILE_WRITE, 0, 0, 0);
+    assert_int_equal(shelf_files(f->shelf, &bytes), 1);
     shelf_save(f->shelf, f->line, 1);
     shelf_save(f->shelf, f->line, 2);
 }
@@ -148,6 +150,25 @@ static void test_full_disk(void **unused)
     assert_int_equal(stats.n_failed, 3);
     assert_int_equal(stats.n_written, 3);
     assert_int_equal(shelf_check(&shelf, &rig, &line, 500), 400);
+    close_scene(&rig, &line, &shelf);
+}
+
+/* A turn that cannot be saved does not cost the one before: its state is not given up for one that may never be there. */
+static void test_failed_turn(void **unused)
+{
+    struct rig rig;
+    struct line line;
+    struct shelf shelf;
+    uint64_t bytes;
+    (void)unused;
+    open_scene(&rig, &line, &shelf, 1300000);
+    shelf_save(&shelf, &line, 0);
+    shelf_save(&shelf, &line, 1);
+    file_fail(FILE_SYNC, 1, LONG_MAX, EIO);
+    assert_int_equal(shelf_save(&shelf, &line, 2), 1);
+    file_fail(FILE_SYNC, 0, 0, 0);
+    assert_int_equal(shelf_files(&shelf, &bytes), 2);
+    assert_int_equal(shelf_check(&shelf, &rig, &line, 500), 250);
     close_scene(&rig, &line, &shelf);
 }
 
@@ -406,7 +427,7 @@ static void test_killed(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_full_disk), cmocka_unit_test(test_no_removal), cmocka_unit_test(test_failing_index), cmocka_unit_test(test_failing_allocations), cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_full_disk), cmocka_unit_test(test_failed_turn), cmocka_unit_test(test_no_removal), cmocka_unit_test(test_failing_index), cmocka_unit_test(test_failing_allocations), cmocka_unit_test(test_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

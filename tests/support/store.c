@@ -86,6 +86,7 @@ int shelf_files(const struct shelf *shelf, uint64_t *bytes)
     *bytes = 0;
     for (struct dirent *entry; (entry = readdir(d)) != NULL;) {
         size_t length = strlen(entry->d_name);
+        assert_true(length < 4 || strcmp(entry->d_name + length - 4, ".tmp") != 0);
         if (length > 4 && strcmp(entry->d_name + length - 4, ".seg") == 0 && fstatat(dirfd(d), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
             *bytes += (uint64_t)st.st_size;
             n++;

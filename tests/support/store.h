@@ -35,7 +35,7 @@ void shelf_close(struct shelf *shelf);
 void shelf_remove(struct shelf *shelf); /* closes, deletes the folder */
 /* Stores the line up to its i-th end and waits for it; 1, or 0 when there was nothing to do. */
 int shelf_save(struct shelf *shelf, const struct line *line, int i);
-/* The files of segments: how many, and their bytes in all. */
+/* The files of segments: how many, and their bytes in all. There are none half written. */
 int shelf_files(const struct shelf *shelf, uint64_t *bytes);
 /* The file of the segment that ends at the line's i-th end. */
 void shelf_path(const struct shelf *shelf, const struct line *line, int i, char out[128]);
