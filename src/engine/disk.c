@@ -79,10 +79,12 @@ int64_t disk_find(struct engine *e, const struct request *r, int64_t reusable, s
     return match->n >= reusable + DISK_MIN_TOKENS ? match->n : 0;
 }
 
-int disk_load(struct engine *e, int slot, const struct store_match *match, struct err *err)
+void disk_load(struct engine *e, int slot, const struct store_match *match)
 {
     struct slot *s = &e->slots[slot];
-    return store_load_begin(e->store, match, s->request->prompt.data, session_state(s->session), &s->load, err);
+    struct err why = {0};
+    if (store_load_begin(e->store, match, s->request->prompt.data, session_state(s->session), &s->load, &why) < 0)
+        log_warn("sessions: %s; its tokens are read again", why.message);
 }
 
 void disk_cancel_load(struct slot *s)
