@@ -65,12 +65,6 @@ int disk_is_saving(const struct slot *s)
     return s->n_writings > 0;
 }
 
-void disk_abandon(struct slot *s)
-{
-    while (s->n_writings > 0)
-        store_abandon(s->writings[--s->n_writings]);
-}
-
 int64_t disk_find(struct engine *e, const struct request *r, int64_t reusable, struct store_match *match)
 {
     if (!e->store || r->prompt.len < 2)
@@ -161,7 +155,8 @@ void disk_close(struct engine *e)
         while (s->n_writings > 0 && clock_ms_since(start) < CLOSE_MS)
             if (!give_piece(s))
                 (void)store_wait(e->store, 10);
-        disk_abandon(s);
+        while (s->n_writings > 0)
+            store_abandon(s->writings[--s->n_writings]);
     }
     double left = CLOSE_MS - clock_ms_since(start);
     store_close(e->store, left > 1 ? (int)left : 1);

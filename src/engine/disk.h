@@ -22,8 +22,6 @@ void disk_save_prompt(struct engine *e, int slot);
 void disk_save_turn(struct engine *e, int slot);
 /* Some of what it holds is not on disk yet. */
 int disk_is_saving(const struct slot *s);
-/* Its session will become another: what is not saved yet is lost. */
-void disk_abandon(struct slot *s);
 
 /* Where the store knows more of the request's prompt than `reusable` tokens, by enough to be worth it: how many; else 0. */
 int64_t disk_find(struct engine *e, const struct request *r, int64_t reusable, struct store_match *match);
