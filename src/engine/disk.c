@@ -29,6 +29,8 @@ int disk_open(struct engine *e, struct err *err)
     store_stats(e->store, &stats);
     log_info("sessions: %s holds %.1f MiB of at most %.1f MiB in %llu segments", o.dir, (double)stats.bytes / 1048576.0, (double)stats.budget_bytes / 1048576.0,
              (unsigned long long)stats.n_segments);
+    if (e->plan.n_snapshots == 0)
+        log_warn("sessions: no memory is left for snapshots, and what is saved is made of them: nothing will be; raise --memory-limit or lower --context-length or --parallel");
     return 0;
 }
 

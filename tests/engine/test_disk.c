@@ -160,8 +160,47 @@ static void test_no_load(void **state)
     engine_stop(e);
 }
 
+struct tight {
+    uint64_t memory_limit, n_segments;
+};
+
+static void live_tight(void *ctx)
+{
+    struct tight *t = ctx;
+    struct request_params p = host_params(200, 4);
+    struct store_stats stats;
+    struct err err = {0};
+    struct engine *e = NULL;
+    struct engine_options o = {.device = {.kind = DEVICE_CPU, .n_threads = 1}, .context_length = 1024, .n_parallel = 1, .chunk_rows = 128, .session_dir = folder, .memory_limit = t->memory_limit};
+    test_ok(engine_start(host_model, &o, &e, &err), &err, "engine");
+    p.prompt = host_prompt + (t->memory_limit ? 7700 : 7300);
+    t->memory_limit = engine_plan(e)->total_bytes;
+    (void)host_run(e, &p);
+    engine_stop(e); /* and its last turn is on disk */
+    test_ok(engine_start(host_model, &o, &e, &err), &err, "engine");
+    assert_true(engine_store_stats(e, &stats));
+    t->n_segments = stats.n_segments;
+    engine_stop(e);
+}
+
+/* Where no snapshots fit nothing can be saved, and the log says so. */
+static void test_no_snapshots(void **state)
+{
+    (void)state;
+    char text[4096];
+    struct tight t = {0};
+    test_capture(live_tight, &t, text, sizeof text);
+    assert_null(strstr(text, "nothing will be"));
+    uint64_t before = t.n_segments;
+    assert_true(before > 0);
+    test_capture(live_tight, &t, text, sizeof text);
+    assert_non_null(strstr(text, "nothing will be"));
+    assert_int_equal(t.n_segments, before);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_others), cmocka_unit_test(test_leaving), cmocka_unit_test(test_together), cmocka_unit_test(test_no_load)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_others), cmocka_unit_test(test_leaving), cmocka_unit_test(test_together), cmocka_unit_test(test_no_load),
+                                       cmocka_unit_test(test_no_snapshots)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
