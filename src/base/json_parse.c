@@ -258,21 +258,19 @@ static json_t *parse_array(struct reader *r)
     r->at++;
     if (!list)
         return fail_memory(r);
-    int c = peek(r);
-    while (c != ']' || json_array_size(list) > 0) {
+    for (int c = peek(r); c != ']';) {
         json_t *value = parse_value(r);
         if (!value || json_array_append_new(list, value) < 0) {
             json_decref(list);
             return fail_memory(r);
         }
         c = peek(r);
-        if (c == ']')
-            break;
-        if (c != ',') {
+        if (c == ',') {
+            r->at++;
+        } else if (c != ']') {
             json_decref(list);
             return fail(r, r->at, "',' or ']' expected");
         }
-        r->at++;
     }
     r->at++;
     return list;
@@ -317,20 +315,18 @@ static json_t *parse_object(struct reader *r)
     r->at++;
     if (!object)
         return fail_memory(r);
-    int c = peek(r);
-    while (c != '}' || json_object_size(object) > 0) {
+    for (int c = peek(r); c != '}';) {
         if (parse_member(r, object) < 0) {
             json_decref(object);
             return NULL;
         }
         c = peek(r);
-        if (c == '}')
-            break;
-        if (c != ',') {
+        if (c == ',') {
+            r->at++;
+        } else if (c != '}') {
             json_decref(object);
             return fail(r, r->at, "',' or '}' expected");
         }
-        r->at++;
     }
     r->at++;
     return object;

@@ -52,7 +52,7 @@ int verb_serve_plan(struct cli *c)
     cli_engine_options(c, &options);
     int rc = cli_load_model(c, MODEL_HEADER_ONLY | MODEL_NO_TOKENISER, &m);
     if (rc == 0)
-        rc = capacity_plan(m, &options, options.n_parallel, &plan, &c->err);
+        rc = capacity_plan(m, &options, &plan, &c->err);
     if (rc == 0)
         rc = print_plan(c, m, &plan);
     model_free(m);

@@ -30,7 +30,8 @@ int score_reserve(struct scorer *s, int64_t n_positions)
     cli_engine_options(c, &options);
     options.context_length = n_positions;
     options.chunk_rows = rows_of(k);
-    TRY(capacity_plan(s->model, &options, 1, &plan, &c->err));
+    options.n_parallel = 1;
+    TRY(capacity_plan(s->model, &options, &plan, &c->err));
     s->n_rows = options.chunk_rows;
     TRY(device_open(&options.device, &s->device, &c->err));
     cli_print_backend(s->device);

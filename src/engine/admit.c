@@ -103,7 +103,7 @@ static void promise(const struct engine *e, struct request *r, int slot)
         r->opened_ns = clock_ns();
 }
 
-/* Room for the turn, and then the beginning of the prompt from the disk. */
+/* Room for the turn, and then the beginning of the prompt from the disk; without a load afterwards there is none to be had, and all of the prompt is read. */
 static int open_stored(struct engine *e, struct request *r, int slot, const struct store_match *match, struct err *err)
 {
     struct reclaim_from from = {.e = e, .spared = {slot, -1}};
@@ -111,7 +111,8 @@ static int open_stored(struct engine *e, struct request *r, int slot, const stru
     session_reset(r->session);
     limit_state(e);
     TRY(session_grow(r->session, r->positions, reclaim, &from, err));
-    return disk_load(e, slot, match, err);
+    disk_load(e, slot, match);
+    return 0;
 }
 
 static int open_prompt(struct engine *e, struct request *r, struct slot_choice choice, struct err *err)
@@ -183,13 +184,13 @@ static int n_running(struct engine *e)
 }
 
 /* Is what the slot holds on its way to the disk, and would this request change it? Then the disk gets a moment first. */
-static int is_too_early(struct engine *e, struct request *r, const struct slot *s, const struct slot_view *v)
+static int is_too_early(struct request *r, const struct slot *s, const struct slot_view *v)
 {
     if (!disk_is_saving(s) || v->reusable == v->held)
         return 0;
     if (!r->delayed_ns)
         r->delayed_ns = clock_ns();
-    return clock_ms_since(r->delayed_ns) < SAVING_MS && !e->stopping;
+    return clock_ms_since(r->delayed_ns) < SAVING_MS;
 }
 
 /* Opens the request where it costs the least, from what is held in memory. */
@@ -234,7 +235,7 @@ int admit_next(struct engine *e)
     int64_t stored = disk_find(e, r, views[choice.donor < 0 ? choice.slot : choice.donor].reusable, &match);
     if (stored)
         choice = slot_choose_fresh(views, e->n_slots, (int64_t)r->prompt.len);
-    if (is_too_early(e, r, &e->slots[choice.slot], &views[choice.slot])) {
+    if (is_too_early(r, &e->slots[choice.slot], &views[choice.slot])) {
         put_back(e, r, choice.slot, 0);
         return 0;
     }

@@ -48,13 +48,12 @@ static uint64_t left_for_workspace(const struct plan_request *q, const struct pl
     return p->workspace_bytes + (memory < address ? memory : address);
 }
 
-int capacity_plan(const struct model *m, struct engine_options *o, int n_slots, struct plan *out, struct err *err)
+int capacity_plan(const struct model *m, struct engine_options *o, struct plan *out, struct err *err)
 {
     struct device_memory memory;
+    int n_slots = o->n_parallel < CAPACITY_MAX_SLOTS ? o->n_parallel : CAPACITY_MAX_SLOTS;
     if (o->context_length > m->config.n_ctx_declared)
         return err_set(err, ERR_INVALID, "--context-length %lld is above the model's declared context of %lld", (long long)o->context_length, (long long)m->config.n_ctx_declared);
-    if (n_slots > CAPACITY_MAX_SLOTS)
-        n_slots = CAPACITY_MAX_SLOTS;
     settle_rows(m, o, n_slots);
     TRY(device_memory(NULL, &memory, err));
     struct plan_request q = {.config = &m->config, .weight_bytes = m->weight_bytes, .cache_type = o->cache_type, .n_positions = o->context_length, .n_slots = n_slots,

@@ -29,6 +29,8 @@ int disk_open(struct engine *e, struct err *err)
     store_stats(e->store, &stats);
     log_info("sessions: %s holds %.1f MiB of at most %.1f MiB in %llu segments", o.dir, (double)stats.bytes / 1048576.0, (double)stats.budget_bytes / 1048576.0,
              (unsigned long long)stats.n_segments);
+    if (e->plan.n_snapshots == 0)
+        log_warn("sessions: no memory is left for snapshots, and what is saved is made of them: nothing will be; raise --memory-limit or lower --context-length or --parallel");
     return 0;
 }
 
@@ -65,12 +67,6 @@ int disk_is_saving(const struct slot *s)
     return s->n_writings > 0;
 }
 
-void disk_abandon(struct slot *s)
-{
-    while (s->n_writings > 0)
-        store_abandon(s->writings[--s->n_writings]);
-}
-
 int64_t disk_find(struct engine *e, const struct request *r, int64_t reusable, struct store_match *match)
 {
     if (!e->store || r->prompt.len < 2)
@@ -79,10 +75,12 @@ int64_t disk_find(struct engine *e, const struct request *r, int64_t reusable, s
     return match->n >= reusable + DISK_MIN_TOKENS ? match->n : 0;
 }
 
-int disk_load(struct engine *e, int slot, const struct store_match *match, struct err *err)
+void disk_load(struct engine *e, int slot, const struct store_match *match)
 {
     struct slot *s = &e->slots[slot];
-    return store_load_begin(e->store, match, s->request->prompt.data, session_state(s->session), &s->load, err);
+    struct err why = {0};
+    if (store_load_begin(e->store, match, s->request->prompt.data, session_state(s->session), &s->load, &why) < 0)
+        log_warn("sessions: %s; its tokens are read again", why.message);
 }
 
 void disk_cancel_load(struct slot *s)
@@ -159,7 +157,8 @@ void disk_close(struct engine *e)
         while (s->n_writings > 0 && clock_ms_since(start) < CLOSE_MS)
             if (!give_piece(s))
                 (void)store_wait(e->store, 10);
-        disk_abandon(s);
+        while (s->n_writings > 0)
+            store_abandon(s->writings[--s->n_writings]);
     }
     double left = CLOSE_MS - clock_ms_since(start);
     store_close(e->store, left > 1 ? (int)left : 1);

@@ -22,13 +22,12 @@ void disk_save_prompt(struct engine *e, int slot);
 void disk_save_turn(struct engine *e, int slot);
 /* Some of what it holds is not on disk yet. */
 int disk_is_saving(const struct slot *s);
-/* Its session will become another: what is not saved yet is lost. */
-void disk_abandon(struct slot *s);
 
 /* Where the store knows more of the request's prompt than `reusable` tokens, by enough to be worth it: how many; else 0. */
 int64_t disk_find(struct engine *e, const struct request *r, int64_t reusable, struct store_match *match);
-/* Begins to fill the slot's session, which has room, with the match. When it fails the session is empty. */
-int disk_load(struct engine *e, int slot, const struct store_match *match, struct err *err) MUST_CHECK;
+/* Begins to fill the slot's session, which has room, with the match. Where that cannot be (the match is gone meanwhile, memory is short), a line on the log says so, the slot has no load
+ * and its session is empty. */
+void disk_load(struct engine *e, int slot, const struct store_match *match);
 void disk_cancel_load(struct slot *s);
 
 /* Moves what is on its way for a while. A slot whose load ended, one way or the other, is handed to `loaded`. Returns whether anything moved. */

@@ -15,7 +15,7 @@
 
 static int open_all(struct engine *e, struct err *err)
 {
-    TRY(capacity_plan(e->model, &e->options, e->options.n_parallel, &e->plan, err));
+    TRY(capacity_plan(e->model, &e->options, &e->plan, err));
     e->n_slots = e->plan.n_slots;
     e->state_limit = mem_bytes(MEM_STATE) + e->plan.state_budget_bytes;
     TRY(device_open(&e->options.device, &e->device, err));

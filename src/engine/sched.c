@@ -143,7 +143,7 @@ struct step {
     struct session_part parts[MAX_PARALLEL];
     int slots[MAX_PARALLEL];
     int n, n_decode;
-    int starved;               /* a slot that waits for memory to go on; -1 = none */
+    int starved;               /* a slot that waits for memory to go on, with no other on its way; -1 = none */
     int64_t read[MAX_PARALLEL];
 };
 
@@ -156,7 +156,7 @@ static void add_part(struct step *st, struct engine *e, int slot, int64_t rows)
 
 static void gather(struct engine *e, struct step *st)
 {
-    int readers[MAX_PARALLEL], n_readers = 0;
+    int readers[MAX_PARALLEL], n_readers = 0, n_loading = 0;
     st->starved = -1;
     for (int i = 0; i < e->n_slots; i++) {
         struct request *r = e->slots[i].request;
@@ -165,7 +165,7 @@ static void gather(struct engine *e, struct step *st)
         if (request_is_over(r)) {
             end_over(e, i);
         } else if (e->slots[i].load) {
-            continue;
+            n_loading++;
         } else if (session_unread(r->session) > 0) {
             readers[n_readers++] = i;
         } else if (!request_has_room(r, 2)) {
@@ -177,6 +177,8 @@ static void gather(struct engine *e, struct step *st)
             add_part(st, e, i, 1);
         }
     }
+    if (n_loading > 0)
+        st->starved = -1; /* who comes from the disk will run, and leave memory behind */
     st->n_decode = st->n;
     int64_t rows = n_readers ? pace_rows(&e->pace, st->n_decode, runner_rows(e->runner) - st->n_decode) : 0;
     for (int i = 0; i < n_readers && rows > 0; i++) { /* equal shares; what one leaves is the next one's */
@@ -219,7 +221,7 @@ static int step(struct engine *e)
     struct step st = {0};
     struct err err = {0};
     gather(e, &st);
-    if (st.n == 0 && st.starved >= 0) /* no one else will leave memory behind */
+    if (st.n == 0 && st.starved >= 0) /* nobody else moves, so nobody will leave memory behind */
         sched_finish(e, st.starved, FINISH_LENGTH, NULL);
     if (st.n == 0)
         return st.starved >= 0;

@@ -71,11 +71,10 @@ int store_folder_open(struct store *st, const char *dir, struct err *err)
     return st->path ? 0 : err_set(err, ERR_NO_MEMORY, "out of memory for the sessions");
 }
 
-static int add_row(void *ctx, const struct segment *row)
+static void add_row(void *ctx, const struct segment *row)
 {
     struct store *st = ctx;
     (void)tree_add(&st->tree, row);
-    return 0;
 }
 
 /* Something with a segment's name is none. */
@@ -192,10 +191,9 @@ static void tell(const struct store *st, int n_orphans)
 
 int store_folder_read(struct store *st, struct err *err)
 {
-    int is_new;
     struct buf names;
     buf_init(&names, MEM_STORE, (size_t)64 << 20);
-    st->index = store_index_open(st->path, st->dir, add_row, st, &is_new);
+    st->index = store_index_open(st->path, st->dir, add_row, st);
     int rc = list_names(st, &names, err);
     if (rc == 0) {
         store_index_begin(st->index);

@@ -18,7 +18,7 @@ struct store_index {
     sqlite3 *db;
     sqlite3_stmt *put, *remove;
     char *path;                  /* of the file */
-    int is_failing;
+    int is_told;                 /* the log has the line about what cannot be written */
 };
 
 static const char *const files[] = {INDEX_FILE, INDEX_FILE "-wal", INDEX_FILE "-shm", INDEX_FILE "-journal"};
@@ -125,27 +125,25 @@ static int read_rows(struct store_index *x, store_index_row *row, void *ctx)
         int rc = sqlite3_prepare_v2(x->db, "SELECT key, parent, model, first, past, bytes, last_used, thin_bytes, sum FROM segment", -1, &query, NULL), step = SQLITE_DONE;
         while (rc == SQLITE_OK && (step = sqlite3_step(query)) == SQLITE_ROW) {
             rc = read_row(query, &s);
-            if (rc == SQLITE_OK && tell && row(ctx, &s) < 0)
-                break;
+            if (rc == SQLITE_OK && tell)
+                row(ctx, &s);
         }
         sqlite3_finalize(query);
-        if (rc != SQLITE_OK || (step != SQLITE_DONE && step != SQLITE_ROW))
+        if (rc != SQLITE_OK || step != SQLITE_DONE)
             return rc != SQLITE_OK ? rc : step;
     }
     return SQLITE_OK;
 }
 
-struct store_index *store_index_open(const char *path, int dir, store_index_row *row, void *ctx, int *is_new)
+struct store_index *store_index_open(const char *path, int dir, store_index_row *row, void *ctx)
 {
     struct store_index *x = mem_alloc(MEM_STORE, sizeof *x);
     size_t n = strlen(path) + sizeof "/" INDEX_FILE;
-    *is_new = 1;
     if (!x || !(x->path = mem_alloc(MEM_STORE, n))) {
         mem_free(x);
         return NULL;
     }
     snprintf(x->path, n, "%s/" INDEX_FILE, path);
-    *is_new = faccessat(dir, INDEX_FILE, F_OK, AT_SYMLINK_NOFOLLOW) != 0;
     clear_files(dir, 0);
     int rc = open_db(x, dir);
     if (rc == SQLITE_OK)
@@ -154,24 +152,22 @@ struct store_index *store_index_open(const char *path, int dir, store_index_row 
         log_warn("sessions: %s: the index is unusable (%s); it is made again from the files", x->path, sqlite3_errstr(rc));
         close_db(x);
         clear_files(dir, 1);
-        *is_new = 1;
         rc = open_db(x, dir);
     }
     if (rc == SQLITE_OK)
         return x;
     log_warn("sessions: %s: there can be no index (%s); the next start looks into every file", x->path, sqlite3_errstr(rc));
     store_index_close(x);
-    *is_new = 1;
     return NULL;
 }
 
 /* rc of something that changes the index. */
 static void note(struct store_index *x, int rc)
 {
-    int failed = rc != SQLITE_OK && rc != SQLITE_DONE;
-    if (failed && !x->is_failing)
-        log_warn("sessions: %s: cannot be written (%s); the next start reads from the files what is missing", x->path, sqlite3_errstr(rc));
-    x->is_failing = failed;
+    if (rc == SQLITE_OK || x->is_told)
+        return;
+    log_warn("sessions: %s: cannot be written (%s); the next start reads from the files what is missing", x->path, sqlite3_errstr(rc));
+    x->is_told = 1;
 }
 
 void store_index_begin(struct store_index *x)

@@ -9,14 +9,14 @@ struct store_index;
 
 #define INDEX_FILE "index.db"
 
-typedef int store_index_row(void *ctx, const struct segment *s); /* negative: no more */
+typedef void store_index_row(void *ctx, const struct segment *s);
 
-/* Opens or makes the index of the folder at `path` (absolute, without links; also open as dir) and tells its rows. A damaged one is removed and begun again, with a line on the log and
- * *is_new set; 0 rows then. NULL when there can be none: the line on the log says so, and all functions below do nothing. */
-struct store_index *store_index_open(const char *path, int dir, store_index_row *row, void *ctx, int *is_new);
+/* Opens or makes the index of the folder at `path` (absolute, without links; also open as dir) and tells its rows. A damaged one is removed and begun again, with a line on the log;
+ * 0 rows then. NULL when there can be none: the line on the log says so, and all functions below do nothing. */
+struct store_index *store_index_open(const char *path, int dir, store_index_row *row, void *ctx);
 void store_index_close(struct store_index *x);
 
-/* Many changes between begin and end are one transaction. What fails is on the log once, until something works again. */
+/* Many changes between begin and end are one transaction. The first that fails is on the log, the others are not. */
 void store_index_begin(struct store_index *x);
 void store_index_end(struct store_index *x);
 void store_index_put(struct store_index *x, const struct segment *s);

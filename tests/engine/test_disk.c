@@ -4,7 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/store.h"
 #include "support/engine.h"
 
 static char folder[] = "/tmp/apr-test-disk-XXXXXX";
@@ -103,8 +104,13 @@ static void test_together(void **state)
     (void)state;
     struct engine *e = start(1);
     struct request_params p = host_params(2000, 30);
+    struct store_stats stats;
     p.prompt = host_prompt + 3000;
-    struct host_result first = host_run(e, &p);
+    (void)host_run(e, &p);
+    engine_stop(e);
+    p.n_prompt = 2010;
+    e = host_start(1, 0, 8192, 128);
+    struct host_result wanted = host_run(e, &p);
     engine_stop(e);
     e = start(4);
     struct request *r[4];
@@ -113,14 +119,88 @@ static void test_together(void **state)
     for (int i = 0; i < 4; i++) {
         struct host_result got = host_drain(r[i]);
         assert_int_equal(got.last.kind, EVENT_END);
-        host_same_ids(&got, &first);
+        assert_true(got.last.n_cached >= 2000);
+        host_same_ids(&got, &wanted);
         request_release(r[i]);
     }
+    assert_true(engine_store_stats(e, &stats));
+    assert_true(stats.n_loaded >= 1);
     engine_stop(e);
+}
+
+/* A conversation that is stored and cannot be taken up is read again: that ends no turn. */
+static void test_no_load(void **state)
+{
+    (void)state;
+    struct engine *e = start(1);
+    struct request_params p = host_params(1000, 4), other = host_params(1000, 400);
+    struct store_stats stats;
+    p.prompt = host_prompt + 6000;
+    other.prompt = host_prompt + 4500; /* takes the room that the turn will need */
+    (void)host_run(e, &p);
+    engine_stop(e);
+    p.n_prompt = 1010;
+    e = host_start(1, 0, 8192, 128);
+    struct host_result wanted = host_run(e, &p);
+    engine_stop(e);
+    e = start(1);
+    struct request *running = host_submit(e, &other), *waiting = host_submit(e, &p);
+    while (host_next(running).kind != EVENT_TOKEN)
+        ;
+    mem_fail_above(STORE_PIECE_BYTES); /* a load's buffer is a little larger */
+    request_release(running);
+    struct host_result got = host_drain(waiting);
+    mem_fail_above(0);
+    request_release(waiting);
+    assert_int_equal(got.last.kind, EVENT_END);
+    assert_int_equal(got.last.n_cached, 0);
+    host_same_ids(&got, &wanted);
+    assert_true(engine_store_stats(e, &stats));
+    assert_int_equal(stats.n_loaded, 0);
+    engine_stop(e);
+}
+
+struct tight {
+    uint64_t memory_limit, n_segments;
+};
+
+static void live_tight(void *ctx)
+{
+    struct tight *t = ctx;
+    struct request_params p = host_params(200, 4);
+    struct store_stats stats;
+    struct err err = {0};
+    struct engine *e = NULL;
+    struct engine_options o = {.device = {.kind = DEVICE_CPU, .n_threads = 1}, .context_length = 1024, .n_parallel = 1, .chunk_rows = 128, .session_dir = folder, .memory_limit = t->memory_limit};
+    test_ok(engine_start(host_model, &o, &e, &err), &err, "engine");
+    p.prompt = host_prompt + (t->memory_limit ? 7700 : 7300);
+    t->memory_limit = engine_plan(e)->total_bytes;
+    (void)host_run(e, &p);
+    engine_stop(e); /* and its last turn is on disk */
+    test_ok(engine_start(host_model, &o, &e, &err), &err, "engine");
+    assert_true(engine_store_stats(e, &stats));
+    t->n_segments = stats.n_segments;
+    engine_stop(e);
+}
+
+/* Where no snapshots fit nothing can be saved, and the log says so. */
+static void test_no_snapshots(void **state)
+{
+    (void)state;
+    char text[4096];
+    struct tight t = {0};
+    test_capture(live_tight, &t, text, sizeof text);
+    assert_null(strstr(text, "nothing will be"));
+    uint64_t before = t.n_segments;
+    assert_true(before > 0);
+    test_capture(live_tight, &t, text, sizeof text);
+    assert_non_null(strstr(text, "nothing will be"));
+    assert_int_equal(t.n_segments, before);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_others), cmocka_unit_test(test_leaving), cmocka_unit_test(test_together)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_others), cmocka_unit_test(test_leaving), cmocka_unit_test(test_together), cmocka_unit_test(test_no_load),
+                                       cmocka_unit_test(test_no_snapshots)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
