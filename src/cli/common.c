@@ -58,7 +58,7 @@ int cli_read_input(struct cli *c, const char *path, struct buf *out)
     FILE *file = is_stdin ? stdin : fopen(path, "rb");
     if (!file)
         return err_set(&c->err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: %s", path, strerror(errno));
-    while ((n = fread(piece, 1, sizeof piece, file)) > 0)
+    while (!feof(file) && (n = fread(piece, 1, sizeof piece, file)) > 0) /* a terminal that has ended is not asked again */
         buf_add(out, piece, n);
     int failed = ferror(file) ? errno : 0;
     if (!is_stdin)

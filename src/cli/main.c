@@ -184,7 +184,13 @@ static int check_args(struct cli *c)
 static int run_verb(struct cli *c, int argc, char **argv)
 {
     int n_words = 0, first = 0;
+    char words[400];
     c->verb = find_verb(argc, argv, &n_words);
+    if (!c->verb && argc == 3 && says(argv[2], "--help", "-h") && second_words(argv[1], words, sizeof words)) { /* apr serve --help */
+        c->args = argv + 1;
+        c->n_args = 1;
+        return verb_help(c);
+    }
     if (!c->verb)
         return unknown_verb(c, argc, argv);
     int rc = opt_parse(cli_options, N_OPTIONS, c->verb->bit, argc - n_words, argv + n_words, c->o, &first, &c->err);

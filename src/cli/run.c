@@ -3,20 +3,20 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "cli/prompt.h"
 #include "cli/talk.h"
 
 /* The prompt's text: the argument, or standard input without its last newline. */
-static int read_prompt(struct cli *c, struct buf *out)
+static int read_prompt(const struct talk *t, struct buf *out)
 {
+    struct cli *c = t->c;
     if (c->n_args > 1) {
         buf_init(out, MEM_TEXT, INPUT_MAX);
         buf_add_str(out, c->args[1]);
         return out->failed ? err_set(&c->err, out->failed, "the prompt is too large") : 0;
     }
     if (isatty(STDIN_FILENO))
-        log_info("reading the prompt from the terminal; Ctrl-D ends it");
+        talk_note(t, "reading the prompt from the terminal; Ctrl-D ends it");
     TRY(cli_read_input(c, "-", out));
     if (out->len > 0 && out->data[out->len - 1] == '\n')
         out->data[--out->len] = 0;
@@ -41,6 +41,8 @@ static int answer(struct talk *t, const json_t *vars, const struct buf *prompt)
     int rc = vars ? talk_chat(t, vars, &a) : talk_complete(t, buf_str(prompt), prompt->len, &a);
     if (rc == 0) {
         talk_print_rates(&a);
+        if (a.text.len == 0 && a.reasoning.len > 0 && strcmp(a.finish_reason, "length") == 0)
+            talk_note(t, "the limit of tokens came before the end of the reasoning: there is no answer; raise --max-tokens, or use --no-think");
         if (t->c->o[O_JSON].set)
             rc = talk_print_json(t->c, &a, 0);
     }
@@ -70,7 +72,7 @@ static int read_and_answer(struct talk *t)
     if (c->o[O_MESSAGES].set)
         rc = prompt_vars_from_file(c, c->o[O_MESSAGES].s, &vars);
     else
-        rc = read_prompt(c, &prompt);
+        rc = read_prompt(t, &prompt);
     if (rc == 0 && !vars && !c->o[O_RAW].set)
         rc = vars_from_prompt(c, &prompt, &vars);
     if (rc == 0)

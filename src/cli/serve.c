@@ -105,6 +105,11 @@ static void on_listening(void *ctx, const char *url)
     cli_set_faults(s->c);
 }
 
+static int is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
+}
+
 static int serve(struct server *s)
 {
     struct serve_options options;
@@ -114,6 +119,8 @@ static int serve(struct server *s)
         options.host = o[O_HOST].s;
     options.port = o[O_PORT].set ? (int)o[O_PORT].i : 8080;
     options.api_key = o[O_API_KEY].set ? o[O_API_KEY].s : s->key.len > 0 ? s->key.data : NULL;
+    if (!options.api_key && o[O_HOST].set && !is_loopback(o[O_HOST].s)) /* the Host header is the client's own word */
+        log_warn("--host %s without --api-key-file: whoever reaches this address and calls it localhost is served", o[O_HOST].s);
     if (o[O_CORS].set)
         options.cors_origin = o[O_CORS].s;
     if (o[O_DRAIN_TIMEOUT].set)

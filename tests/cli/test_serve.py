@@ -146,6 +146,13 @@ class Start(unittest.TestCase):
         self.assertNotEqual(a.listen(), b.listen())
         self.assertEqual((a.end()[0], b.end()[0]), (0, 0))
 
+    def test_an_address_for_others_without_a_key_is_warned_of(self):
+        for flags, words in ((["--host", "0.0.0.0"], True), (["--host", "127.0.0.1"], False), (["--host", "0.0.0.0", "--api-key", "k"], False)):
+            server = Server("demo", "--port", "0", "-q", *flags)
+            self.assertTrue(server.listen())
+            status, _, err = server.end()
+            self.assertEqual((status, "without --api-key-file: whoever reaches" in err), (0, words), err)
+
     def test_key_file(self):
         with tempfile.TemporaryDirectory() as d:
             path = os.path.join(d, "key")

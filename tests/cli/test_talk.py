@@ -95,6 +95,11 @@ class Run(unittest.TestCase):
         done = apr.run("run", "demo", "--raw", "", *GREEDY)
         self.assertEqual((done.returncode, done.stderr), (1, b"apr: the prompt is empty: there is nothing to continue\n"))
 
+    def test_a_limit_inside_the_reasoning_is_no_silent_answer(self):
+        for flags, words in ((["--think"], True), (["--think", "-q"], False), (["--no-think"], False)):
+            done = apr.run("run", "demo", PORT, "--temperature", "0", "-n", "1", *flags)
+            self.assertEqual((done.returncode, b"before the end of the reasoning" in done.stderr), (0, words), done)
+
     def test_system_message(self):
         got = self.json(PORT, "--no-think", "--system", "You are apr-demo, a small model.")
         messages = json.dumps([{"role": "system", "content": "You are apr-demo, a small model."}, {"role": "user", "content": PORT}]).encode()
@@ -240,6 +245,13 @@ class Terminal:
 
 
 class Interactive(unittest.TestCase):
+    def test_a_prompt_ends_with_one_ctrl_d(self):
+        t = Terminal("run", "demo", "--no-think", "--temperature", "0")
+        t.until("reading the prompt from the terminal; Ctrl-D ends it\r\n")
+        t.send(PORT + "\n\x04")
+        t.until(re.escape(ANSWER) + "\r\n", 20)
+        self.assertEqual(t.close(), 0)
+
     def test_a_conversation(self):
         t = Terminal("chat", "demo", "--no-think", "--temperature", "0")
         t.until("> ")

@@ -25,6 +25,13 @@ class Help(unittest.TestCase):
             for line in page.split("\n"):
                 self.assertLessEqual(len(line), 101, line)
 
+    def test_a_word_of_several_verbs_has_their_pages(self):
+        for word, verbs in (("serve", [v for v in VERBS if v.startswith("serve ")]), ("debug", DEBUG)):
+            pages = "".join(apr.output(self, *v.split(), "--help").decode() for v in verbs)
+            for args in (["help", word], [word, "--help"], [word, "-h"]):
+                self.assertEqual(apr.output(self, *args).decode(), pages)
+        self.assertEqual(apr.run("nothing", "--help").returncode, 2)
+
     def test_pages_name_options_and_defaults(self):
         page = re.sub(r"\s+", " ", apr.output(self, "serve", "run", "--help").decode())
         for words in ("-p, --port N port to listen on; 0 picks a free one and prints it (default: 8080)", "--gpu-layers N|auto|all", "--backend cpu|cuda", "--drain-timeout S", "--no-metrics", "--alias NAME",
