@@ -23,7 +23,7 @@ static void open_rig(struct rig *rig)
     rig_open(rig, model, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
 }
 
-/* Loaded after a restart and adopted, it goes on as the live one does. */
+/* Loaded after a restart and adopted, it goes on as the live one does; B33: nothing of what the state held before is left. */
 static void test_round_trip(void **unused)
 {
     static const char *const models[] = {"r2-q8_0", "r3-q4_k_m", "moe-q4_k_m"};
@@ -66,7 +66,7 @@ static void test_round_trip(void **unused)
     }
 }
 
-/* A turn writes only what is new, a fork only what is its own, and the same again nothing. */
+/* A turn writes only what is new, a fork only what is its own, and the same again nothing. B28: after a restart, too, one can go back to where a turn ended. */
 static void test_sharing(void **unused)
 {
     struct rig rig;
@@ -373,7 +373,8 @@ static void test_two_processes(void **unused)
 
 /* ---- the budget ---- */
 
-/* Whatever is saved and loaded, the files are never more than the budget, every part of a conversation has its beginning, and what is there is right. */
+/* Whatever is saved and loaded, the files are never more than the budget (B29; B177: room is made before anything is written), every part of a conversation has its beginning, and what
+ * is there is right. */
 static void test_budget(void **unused)
 {
     struct rig rig;
@@ -467,7 +468,7 @@ static void test_eviction_order(void **unused)
     rig_close(&rig);
 }
 
-/* A conversation longer than the budget with all its states goes on without those it passed through, over restarts; and without an end, nothing thin is left. */
+/* B27: a conversation longer than the budget with all its states goes on without those it passed through, over restarts; and without an end, nothing thin is left. */
 static void test_thin(void **unused)
 {
     struct rig rig;
@@ -580,7 +581,7 @@ static void test_load_in_use(void **unused)
     rig_close(&rig);
 }
 
-/* Other weights, another row type, another arithmetic: other conversations. */
+/* B32: other weights, another row type, another arithmetic: other conversations. */
 static void test_fingerprint(void **unused)
 {
     struct rig rig, exact, other;

