@@ -1,5 +1,4 @@
-"""Conversations on disk: a restart goes on where the last server stopped, and whatever happens to the files, the answers are the same.
-Faults: B28 B29 B31 B32."""
+"""Conversations on disk: a restart goes on where the last server stopped, and whatever happens to the files, the answers are the same."""
 import os
 import random
 import resource
@@ -86,6 +85,30 @@ class Sessions(unittest.TestCase):
         self.assertIn(f"from position {cached})", said)
         self.assertIn("sessions: " + self.dir, said)
 
+    def test_back_after_a_restart(self):
+        """B28, B29: the last question asked otherwise goes on from the turn before it, the same prompt once more is answered the same."""
+        talk, server = Talk(), self.server("-q")
+        self.play(talk, server, 3)
+        server.stop()
+        again, other = talk.messages[:-1], talk.messages[:-2] + [{"role": "user", "content": "And of Spain?"}]
+
+        def ask(s, messages):
+            a = s.chat(messages, temperature=0, max_tokens=24, enable_thinking=False).json
+            return a["choices"][0]["message"]["content"], a["usage"]["prompt_tokens_details"]["cached_tokens"]
+        cold = Server("--threads", "1", "-q")
+        wanted = ask(cold, other)[0]
+        cold.stop()
+        server = self.server("-q")
+        answer, cached = ask(server, other)
+        self.assertEqual(answer, wanted)
+        self.assertGreater(cached, self.wanted[1][2])
+        server.stop()
+        server = self.server("-q")
+        answer, cached = ask(server, again)
+        self.assertEqual(answer, self.wanted[2][0])
+        self.assertGreater(cached, self.wanted[1][2])
+        server.stop()
+
     def test_one_slot_and_two_talks(self):
         server = self.server("--parallel", "1", "-q")
         a, b = Talk(), Talk({"role": "system", "content": "You are brief. " + "Snow fell on the hills all night long. " * 12})
@@ -100,7 +123,7 @@ class Sessions(unittest.TestCase):
         server.stop()
 
     def test_files_that_are_not_what_they_were(self):
-        """B31: cut, changed, empty, gone, or links to elsewhere: a line, and everything is read again."""
+        """B31: links, too, are no more than a line on the log."""
         def flip(path):
             with open(path, "r+b") as f:
                 f.seek(os.path.getsize(path) * 2 // 3)
@@ -134,8 +157,8 @@ class Sessions(unittest.TestCase):
                 self.assertEqual(status, 0)
                 self.assertIn("sessions: ", said)
 
-    def test_another_arithmetic(self):
-        """B32: its states are other states."""
+    def test_another_model_and_another_arithmetic(self):
+        """B32"""
         talk, server = Talk(), self.server("-q")
         self.play(talk, server, 2)
         server.stop()
@@ -144,7 +167,7 @@ class Sessions(unittest.TestCase):
         server.stop()
 
     def test_the_budget(self):
-        """B29."""
+        """B29: the folder stays within it."""
         server = self.server("-q", "--session-budget", "3M", "--parallel", "2")
         for i in range(8):
             talk = Talk({"role": "system", "content": f"Talk number {i}. " + "The baker sold bread to a sailor. " * 14})

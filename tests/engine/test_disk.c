@@ -98,7 +98,7 @@ static void test_leaving(void **state)
     }
 }
 
-/* The same conversation asked for by several at once. */
+/* The same conversation asked for by several at once; B29: there are no logits on disk, and the very same prompt is answered all the same. */
 static void test_together(void **state)
 {
     (void)state;

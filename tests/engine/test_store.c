@@ -23,7 +23,7 @@ static void open_rig(struct rig *rig)
     rig_open(rig, model, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
 }
 
-/* B28: loaded after a restart and adopted, it goes on as the live one does. */
+/* Loaded after a restart and adopted, it goes on as the live one does; B33: nothing of what the state held before is left. */
 static void test_round_trip(void **unused)
 {
     static const char *const models[] = {"r2-q8_0", "r3-q4_k_m", "moe-q4_k_m"};
@@ -66,7 +66,7 @@ static void test_round_trip(void **unused)
     }
 }
 
-/* A turn writes only what is new, a fork only what is its own, and the same again nothing. */
+/* A turn writes only what is new, a fork only what is its own, and the same again nothing. B28: after a restart, too, one can go back to where a turn ended. */
 static void test_sharing(void **unused)
 {
     struct rig rig;
@@ -378,7 +378,8 @@ static void test_two_processes(void **unused)
 
 /* ---- the budget ---- */
 
-/* B29: whatever is saved and loaded, the files are never more than the budget, every part of a conversation has its beginning, and what is there is right. */
+/* Whatever is saved and loaded, the files are never more than the budget (B29; B177: room is made before anything is written), every part of a conversation has its beginning, and what
+ * is there is right. */
 static void test_budget(void **unused)
 {
     struct rig rig;
@@ -472,7 +473,7 @@ static void test_eviction_order(void **unused)
     rig_close(&rig);
 }
 
-/* A conversation longer than the budget with all its states goes on without those it passed through, over restarts; and without an end, nothing thin is left. */
+/* B27: a conversation longer than the budget with all its states goes on without those it passed through, over restarts; and without an end, nothing thin is left. */
 static void test_thin(void **unused)
 {
     struct rig rig;
@@ -583,6 +584,38 @@ static void test_load_in_use(void **unused)
     line_free(&a);
     line_free(&b);
     rig_close(&rig);
+}
+
+/* A file that differs in one weight, at the beginning, in the middle or at the end of a tensor. */
+static void test_other_weights(void **unused)
+{
+    struct rig rig, other;
+    char path[] = "/tmp/apr-weights-XXXXXX";
+    size_t n;
+    (void)unused;
+    open_rig(&rig);
+    struct hash_key own = store_fingerprint(rig.m, rig.dev, KV_F32);
+    const struct gguf_tensor *t = gguf_tensor_at(rig.m->file, gguf_n_tensors(rig.m->file) / 2);
+    const uint64_t places[] = {0, t->n_bytes / 2, t->n_bytes - 1};
+    char *data = test_read_file(test_path("models/%s.gguf", model), &n);
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, data, n), n);
+    for (int i = 0; i < 3; i++) {
+        size_t at = (size_t)(t->offset + places[i]);
+        char byte = (char)(data[at] ^ 1);
+        assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+        rig_open_path(&other, path, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
+        assert_true(!hash_key_equal(own, store_fingerprint(other.m, other.dev, KV_F32)));
+        rig_close(&other);
+        assert_int_equal(pwrite(fd, data + at, 1, (off_t)at), 1);
+    }
+    rig_open_path(&other, path, NULL, ARITHMETIC_DEFAULT, 1, 64, 1);
+    assert_true(hash_key_equal(own, store_fingerprint(other.m, other.dev, KV_F32))); /* the name is no matter */
+    rig_close(&other);
+    rig_close(&rig);
+    mem_free(data);
+    close(fd);
+    unlink(path);
 }
 
 /* B32: other weights, another row type, another arithmetic: other conversations. */

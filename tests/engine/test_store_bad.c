@@ -193,7 +193,32 @@ static void test_flipped_state(void **unused)
     scene_free(&sc);
 }
 
-/* B31: what stands where a segment should and is no file of ours is neither read nor followed. */
+/* What a load that failed late had put into a state already is not in it any more when its tokens are read. */
+static void test_failed_late(void **unused)
+{
+    struct scene sc;
+    struct session *s = NULL;
+    struct err err = {0};
+    struct sync_result r;
+    (void)unused;
+    scene_make(&sc);
+    sc.data[2][sc.n[2] - 20] ^= 1; /* in the last piece of the recurrent state */
+    write_file(sc.path[2], sc.data[2], sc.n[2]);
+    shelf_open(&sc.shelf);
+    test_ok(session_create(sc.rig.r, KV_F32, LINE_TOKENS, &s, &err), &err, "session");
+    test_ok(state_reserve(session_state(s), 500, &err), &err, "room");
+    struct store_match match = store_find(sc.shelf.st, sc.line.ids, 500);
+    assert_int_equal(match.n, 390);
+    assert_int_equal(store_load(sc.shelf.st, &match, sc.line.ids, session_state(s), &err), ERR_FORMAT);
+    test_ok(session_sync(s, &(struct sync_request){.tokens = sc.line.ids, .n = 390}, &r, &err), &err, "sync");
+    line_same(&sc.line, 2, session_state(s));
+    assert_memory_equal(session_logits(s), session_logits(sc.line.s), (size_t)sc.rig.m->config.n_vocab * 4);
+    session_free(s);
+    shelf_close(&sc.shelf);
+    scene_free(&sc);
+}
+
+/* B31: a link is not followed, nor is anything else that is no file. */
 static void test_other_kinds(void **unused)
 {
     struct scene sc;

@@ -110,8 +110,8 @@ static void test_failing_calls(void **unused)
             total++;
         }
     }
+    print_message("torture: n-th call of the disk, alone or from then on: tried %ld, survived %ld, lost 0\n", total, total);
     assert_true(total > (TEST_SANITIZED ? 20 : 100));
-    print_message("torture: n-th call to the disk: tried %ld, survived %ld, lost 0\n", total, total);
     shelf_open(&shelf);
     close_scene(&rig, &line, &shelf);
 }
@@ -418,8 +418,8 @@ static void test_killed(void **unused)
             shelf_close(&shelf);
         }
     }
+    print_message("torture: killed while it saves: tried %d, survived %d, lost 0\n", rounds, rounds);
     assert_true(written > rounds / 2);
-    print_message("torture: kill -9 while conversations are written: tried %d, survived %d, lost 0\n", rounds, rounds);
     shelf_open(&shelf);
     for (int i = 1; i < 4; i++)
         line_free(&lines[i]);

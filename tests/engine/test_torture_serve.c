@@ -224,7 +224,7 @@ static void torture_one(const struct ask *ask, int port, size_t held)
     }
     print_message("torture: n-th allocation of %s %s: tried %d, survived %d (%d answered, %d refused by name, %d closed without a word), lost 0\n", ask->method, ask->path, f.tried, f.tried,
                   f.answered, f.refused, f.closed);
-    assert_true(f.answered > 0 && (f.refused > 0 || STRIDE > 1) && f.closed <= 4);
+    assert_true(f.answered > 0 && (f.refused > 0 || STRIDE > 1) && f.closed <= 8); /* the connection, the head of its answer */
 }
 
 static void test_requests(void **state)

@@ -547,7 +547,7 @@ static void test_pool_limits(void **unused)
 static void test_json_starved(void **unused)
 {
     (void)unused;
-    static const char text[] = "{\"a\": [\"a text that is longer than the first sixteen bytes of a buffer\", 1.5, 12345678901234567890123], \"b\": {\"c\": \"\\u00e9\", \"d\": null}}";
+    static const char text[] = "{\"a\": [\"a text \\n that is longer than the first bytes of a buffer, and longer still, so that it grows\", 1.5, 12345678901234567890123], \"b\": {\"c\": \"\\u00e9\", \"d\": null}}";
     json_t *whole = NULL;
     struct err err = {0};
     int refused = 0;
