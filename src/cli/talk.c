@@ -65,6 +65,7 @@ int talk_open(struct cli *c, struct talk *t)
     t->quiet = c->o[O_JSON].set;
     t->terminal = isatty(STDOUT_FILENO);
     t->dim_reasoning = opt_colour(STDERR_FILENO);
+    t->show_progress = isatty(STDERR_FILENO) && !c->o[O_QUIET].set;
     t->show_reasoning = !t->quiet && (c->o[O_SHOW_THINKING].set || isatty(STDERR_FILENO));
     return 0;
 }
@@ -110,6 +111,7 @@ struct show {
     struct talk *t;
     struct talk_answer *a;
     int in_reasoning;   /* reasoning was printed last */
+    int n_progress;     /* characters of the line that says how far the prompt has been read; 0 = there is none */
     struct buf name, arguments;
 };
 
@@ -140,6 +142,19 @@ static void show_text(const struct show *s, const char *text, size_t n)
     else
         fwrite(text, 1, n, stdout);
     fflush(stdout);
+}
+
+/* A long prompt takes a while: whoever watches is told how far it has been read, in a line that goes with the first token. */
+static void on_token(void *ctx, const struct token_event *event)
+{
+    struct show *s = ctx;
+    if (!s->t->show_progress)
+        return;
+    if (s->n_progress > 0)
+        fprintf(stderr, "\r%*s\r", s->n_progress, "");
+    s->n_progress = event->kind == EVENT_PREFILL && event->done < event->total
+                        ? fprintf(stderr, "reading the prompt: %lld of %lld tokens", (long long)event->done, (long long)event->total) : 0;
+    fflush(stderr);
 }
 
 /* A complete call: a line of its own. */
@@ -223,11 +238,12 @@ static int generate(struct talk *t, const json_t *tools, int in_reasoning, struc
     buf_init(&show.arguments, MEM_TEXT, TEXT_MAX);
     struct answer_options options = {
         .request = {.prompt = a->prompt_ids.data, .n_prompt = a->prompt_ids.len, .max_tokens = o[O_MAX_TOKENS].set ? o[O_MAX_TOKENS].i : -1, .sampling = t->sampling, .n_logprobs = -1},
-        .tools = tools, .in_reasoning = in_reasoning > 0, .raw = in_reasoning < 0, .stop = o[O_STOP].list, .n_stop = (size_t)o[O_STOP].n_list, .sink = on_reply, .ctx = &show,
+        .tools = tools, .in_reasoning = in_reasoning > 0, .raw = in_reasoning < 0, .stop = o[O_STOP].list, .n_stop = (size_t)o[O_STOP].n_list, .sink = on_reply, .on_token = on_token, .ctx = &show,
     };
     int rc = answer_start(t->engine, &options, &answer, err);
     if (rc == 0) {
         rc = pump(answer, err);
+        on_token(&show, &(struct token_event){.kind = EVENT_END});
         end_reasoning(&show);
         if (rc == 0)
             rc = keep_result(a, answer, err);

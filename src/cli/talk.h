@@ -14,6 +14,7 @@ struct talk {
     struct sample_params sampling;
     struct logit_bias bias[OPT_LIST_MAX];
     int show_reasoning, dim_reasoning;   /* on standard error */
+    int show_progress;                   /* of a long prompt, on standard error */
     int quiet;                           /* collect only: --json */
     int terminal;                        /* standard output is one: control characters are made harmless */
 };

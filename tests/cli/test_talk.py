@@ -245,6 +245,16 @@ class Terminal:
 
 
 class Interactive(unittest.TestCase):
+    def test_reading_a_long_prompt_shows_how_far_it_is(self):
+        t = Terminal("run", "demo", "--raw", "--temperature", "0", "-n", "2", "word " * 1500)
+        self.assertRegex(t.until(r"reading the prompt: \d+ of \d+ tokens"), r"of 1\d\d\d tokens")
+        t.until(r"\r +\r")
+        self.assertEqual(t.close(), 0)
+        self.assertRegex(t.seen, rb"\r +\r[^\r]*\r\n$")
+        quiet = Terminal("run", "demo", "--raw", "-q", "-n", "2", "word " * 1500)
+        self.assertEqual(quiet.close(), 0)
+        self.assertNotIn(b"reading", quiet.seen)
+
     def test_a_prompt_ends_with_one_ctrl_d(self):
         t = Terminal("run", "demo", "--no-think", "--temperature", "0")
         t.until("reading the prompt from the terminal; Ctrl-D ends it\r\n")
