@@ -73,6 +73,12 @@ static int is_file(const char *path)
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
+static int is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 int model_resolve(const char *name, const char *const *folders, char *out_path, size_t out_bytes, struct err *err)
 {
     char looked[700] = "";
@@ -90,5 +96,6 @@ int model_resolve(const char *name, const char *const *folders, char *out_path, 
         if (used < sizeof looked)
             used += (size_t)snprintf(looked + used, sizeof looked - used, "%s%s", i ? ", " : "", folders[i]);
     }
-    return err_set(err, ERR_NOT_FOUND, "%s: no such file, and no model of this name (apr-%s.gguf or %s.gguf) in %s; name a .gguf file, or \"demo\"", name, name, name, looked);
+    return err_set(err, ERR_NOT_FOUND, is_folder(name) ? "%s: is a folder, and there is no model of this name (apr-%s.gguf or %s.gguf) in %s; name a .gguf file, or \"demo\"" :
+                   "%s: no such file, and no model of this name (apr-%s.gguf or %s.gguf) in %s; name a .gguf file, or \"demo\"", name, name, name, looked);
 }

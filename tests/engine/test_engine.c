@@ -283,7 +283,7 @@ static void test_slow_reader_is_dropped(void **state)
     struct request_params p = host_params(30, 600);
     struct request *slow = host_submit(e, &p);
     assert_true(request_wait(slow, 60000));
-    host_wait_idle(e, 5000);
+    host_wait_idle(e, 60000);
     struct engine_stats stats;
     engine_stats_read(e, &stats);
     assert_int_equal(stats.n_cancelled, 1);

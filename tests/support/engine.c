@@ -26,7 +26,8 @@ struct engine *host_start(int n_parallel, int queue_max, int64_t context, int64_
 {
     struct engine *e = NULL;
     struct err err = {0};
-    struct engine_options o = {.device = {.kind = DEVICE_CPU, .n_threads = 1}, .context_length = context, .n_parallel = n_parallel, .queue_max = queue_max, .chunk_rows = chunk_rows};
+    struct engine_options o = {.device = {.kind = DEVICE_CPU, .n_threads = 1}, .context_length = context, .n_parallel = n_parallel, .queue_max = queue_max, .chunk_rows = chunk_rows,
+                               .reader_timeout_ms = 600000}; /* sanitizers are slow */
     test_ok(engine_start(host_model, &o, &e, &err), &err, "engine");
     return e;
 }
