@@ -10,8 +10,8 @@
 /* Makes jansson use the counted allocator. Once, before the first use. */
 void json_use_mem(void);
 
-/* Parses one document of n bytes: duplicate keys keep the last value, \u0000 is allowed, depth above 200 and trailing bytes are errors.
- * ERR_FORMAT says what and at which byte. The caller owns *out (json_decref). Whole numbers beyond 64 bits keep their digits: see json_big_integer. */
+/* Parses one document of n bytes: duplicate keys keep the last value, \u0000 is allowed in strings but not in keys, trailing bytes are an error.
+ * ERR_FORMAT says what and at which byte; ERR_LIMIT for a depth above 200, ERR_NO_MEMORY. The caller owns *out (json_decref). Whole numbers beyond 64 bits keep their digits: see json_big_integer. */
 int json_parse(const char *text, size_t n, json_t **out, struct err *err) MUST_CHECK;
 
 /* The digits (with sign) of a whole number that does not fit 64 bits, or NULL. jansson has no such type: json_parse keeps one as a string behind a prefix that nobody outside the

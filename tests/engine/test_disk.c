@@ -128,6 +128,31 @@ static void test_together(void **state)
     engine_stop(e);
 }
 
+/* A conversation on its way to the disk, slowly beside one that generates, gets there before its slot goes to another. */
+static void test_saved_first(void **state)
+{
+    (void)state;
+    struct engine *e = start(2);
+    struct request_params beside = host_params(60, 1500), p = beside, next = beside;
+    beside.prompt = host_prompt + 100;
+    p = next = (struct request_params){.prompt = host_prompt + 300, .n_prompt = 3000, .max_tokens = 1, .n_logprobs = -1, .ignore_eog = 1, .sampling = beside.sampling};
+    next.prompt = host_prompt + 4000;
+    next.n_prompt = 500;
+    struct request *running = host_submit(e, &beside), *first = host_submit(e, &p), *second = host_submit(e, &next);
+    (void)host_drain(first);
+    struct host_result got = host_drain(second);
+    assert_int_equal(got.last.kind, EVENT_END);
+    request_release(first);
+    request_release(second);
+    request_release(running);
+    engine_stop(e);
+    e = start(1);
+    p.n_prompt = 3010;
+    got = host_run(e, &p);
+    assert_int_equal(got.last.n_cached, 3000);
+    engine_stop(e);
+}
+
 /* A conversation that is stored and cannot be taken up is read again: that ends no turn. */
 static void test_no_load(void **state)
 {
@@ -200,7 +225,7 @@ static void test_no_snapshots(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_others), cmocka_unit_test(test_leaving), cmocka_unit_test(test_together), cmocka_unit_test(test_no_load),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_others), cmocka_unit_test(test_leaving), cmocka_unit_test(test_together), cmocka_unit_test(test_no_load), cmocka_unit_test(test_saved_first),
                                        cmocka_unit_test(test_no_snapshots)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -178,7 +178,7 @@ static void test_moved(void **unused)
     w = store_begin(shelf.st, s, a.ids, a.at[2]);
     assert_int_equal(store_piece(w, s), STORE_MORE);
     test_ok(state_rewind(s, a.at[0], &err), &err, "rewind");
-    state_set_length(s, 400); /* as if read again with other tokens */
+    state_seq(s)->length = 400; /* as if read again with other tokens */
     assert_int_equal(store_piece(w, s), STORE_OVER);
     assert_true(store_wait(shelf.st, 60000));
     assert_int_equal(shelf_files(&shelf, &bytes), 0);
@@ -572,6 +572,10 @@ static void test_load_in_use(void **unused)
     assert_int_equal(store_load_step(load, &err), 1);
     store_load_cancel(load);
     assert_int_equal(state_length(s), 0);
+    test_ok(store_load_begin(shelf.st, &match, a.ids, s, &load, &err), &err, "load");
+    assert_int_equal(store_load_step(load, &err), 1);
+    state_reset(s); /* somebody used it meanwhile */
+    assert_int_equal(store_load_step(load, &err), ERR_INTERNAL);
     test_ok(store_load_begin(shelf.st, &match, a.ids, s, &load, &err), &err, "load");
     state_shrink(s, 300); /* somebody takes the memory away meanwhile */
     assert_int_equal(store_load_step(load, &err), ERR_INTERNAL);

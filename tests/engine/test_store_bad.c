@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "engine/store_segment.h"
 #include "support/store.h"
 #include "support/test.h"
 
@@ -309,6 +310,29 @@ static void test_forged(void **unused)
     scene_free(&sc);
 }
 
+/* A piece of another segment, with its checksum: in its own place, but not of these tokens. */
+static void test_foreign_piece(void **unused)
+{
+    struct scene sc;
+    struct segment_header h[2];
+    struct segment_piece p[2];
+    (void)unused;
+    scene_make(&sc);
+    for (int i = 0; i < 2; i++) {
+        memcpy(&h[i], sc.data[i + 1], sizeof h[i]);
+        p[i] = segment_piece(&h[i], segment_n_row_pieces(&h[i]));
+        assert_true(p[i].is_recurrent);
+    }
+    assert_int_equal(segment_n_row_pieces(&h[0]), segment_n_row_pieces(&h[1]));
+    char *data = mem_alloc(MEM_OTHER, sc.n[2]);
+    memcpy(data, sc.data[2], sc.n[2]);
+    memcpy(data + p[1].at, sc.data[1] + p[0].at, p[0].n + 8);
+    write_file(sc.path[2], data, sc.n[2]);
+    mem_free(data);
+    expect(&sc, before(2), "another checksum");
+    scene_free(&sc);
+}
+
 /* ---- the index ---- */
 
 static void test_index(void **unused)
@@ -428,6 +452,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_truncated), cmocka_unit_test(test_flipped), cmocka_unit_test(test_flipped_state), cmocka_unit_test(test_failed_late), cmocka_unit_test(test_other_kinds),
         cmocka_unit_test(test_forged),    cmocka_unit_test(test_index),   cmocka_unit_test(test_lying_index),   cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_foreign_piece),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -420,7 +420,7 @@ static void test_json_python(void **unused)
 static void test_json_parse(void **unused)
 {
     (void)unused;
-    static const char *const broken[] = {"", " ", "{", "[1,]", "[,1]", "[1 2]", "{\"a\":1,}", "{,}", "{\"a\":}", "[1] x", "'a'", "{\"a\" 1}", "nul", "\"\xFF\"", "\"a\nb\"", "01", "1.", "[NaN]", "\"\\ud800\"", "{\"a\":1}}", "\"\\x\"", "[1e999]"};
+    static const char *const broken[] = {"", " ", "{", "[1,]", "[,1]", "[1 2]", "{\"a\":1,}", "{,}", "{\"a\":}", "[1] x", "'a'", "{\"a\" 1}", "nul", "\"\xFF\"", "\"a\nb\"", "01", "1.", "[NaN]", "\"\\ud800\"", "\"\\ud800\\u0041\"", "{\"a\\u0000b\":1}", "{\"a\":1}}", "\"\\x\"", "[1e999]"};
     struct err err = {0};
     json_t *value = NULL;
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
