@@ -135,9 +135,9 @@ static void test_saved_first(void **state)
     struct engine *e = start(2);
     struct request_params beside = host_params(60, 1500), p = beside, next = beside;
     beside.prompt = host_prompt + 100;
-    p = next = (struct request_params){.prompt = host_prompt + 300, .n_prompt = 3000, .max_tokens = 1, .n_logprobs = -1, .ignore_eog = 1, .sampling = beside.sampling};
+    p = next = (struct request_params){.prompt = host_prompt + 300, .n_prompt = 1500, .max_tokens = 1, .n_logprobs = -1, .ignore_eog = 1, .sampling = beside.sampling};
     next.prompt = host_prompt + 4000;
-    next.n_prompt = 500;
+    next.n_prompt = 100;
     struct request *running = host_submit(e, &beside), *first = host_submit(e, &p), *second = host_submit(e, &next);
     (void)host_drain(first);
     struct host_result got = host_drain(second);
@@ -147,9 +147,9 @@ static void test_saved_first(void **state)
     request_release(running);
     engine_stop(e);
     e = start(1);
-    p.n_prompt = 3010;
+    p.n_prompt = 1510;
     got = host_run(e, &p);
-    assert_int_equal(got.last.n_cached, 3000);
+    assert_int_equal(got.last.n_cached, 1500);
     engine_stop(e);
 }
 
