@@ -6,7 +6,7 @@
 #include "engine/slot.h"
 
 #define OPEN_AHEAD 1024
-#define SAVING_MS 1000 /* that a request waits for its slot to be saved */
+#define SAVING_MS 5000 /* that a request waits at most for its slot to be saved */
 
 /* Rows of the output that stand for no token are never sampled. */
 static void ban_tokens(const struct engine *e, struct request *r)
@@ -24,7 +24,7 @@ static void view_slots(const struct engine *e, const struct request *r, struct s
         const struct session *s = e->slots[i].session;
         size_t held;
         (void)session_tokens(s, &held);
-        views[i] = (struct slot_view){.is_busy = e->slots[i].request != NULL, .held = (int64_t)held, .idle_turns = e->turns - e->slots[i].last_turn};
+        views[i] = (struct slot_view){.is_busy = e->slots[i].request != NULL, .is_saving = disk_is_saving(&e->slots[i]), .held = (int64_t)held, .idle_turns = e->turns - e->slots[i].last_turn};
         if (r) {
             views[i].common = (int64_t)session_common(s, r->prompt.data, r->prompt.len);
             views[i].reusable = session_reusable(s, r->prompt.data, r->prompt.len);
@@ -190,7 +190,7 @@ static int is_too_early(struct request *r, const struct slot *s, const struct sl
         return 0;
     if (!r->delayed_ns)
         r->delayed_ns = clock_ns();
-    return clock_ms_since(r->delayed_ns) < SAVING_MS;
+    return clock_ms_since(r->delayed_ns) < SAVING_MS && !disk_is_stuck(s);
 }
 
 /* Opens the request where it costs the least, from what is held in memory. */

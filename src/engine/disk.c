@@ -8,6 +8,7 @@
 #define ALONE_MS 20.0          /* of copying between two looks at the queue, when nobody generates */
 #define BESIDE_SHARE 0.3       /* of a step of those who do */
 #define CLOSE_MS 10000
+#define STUCK_MS 500          /* a disk that takes nothing for so long is not waited for */
 
 /* From the store's thread. */
 static void wake(void *ctx)
@@ -41,8 +42,10 @@ static void save(struct engine *e, int slot, struct state_snapshot *at)
     if (!at || state_snapshot_position(at) < DISK_MIN_TOKENS)
         return;
     struct store_writing *w = store_begin(e->store, session_state(s->session), session_tokens(s->session, &n), at);
-    if (w)
+    if (w) {
+        s->moved_ns = clock_ns();
         s->writings[s->n_writings++] = w;
+    }
 }
 
 static int may_save(const struct engine *e, int slot)
@@ -65,6 +68,11 @@ void disk_save_turn(struct engine *e, int slot)
 int disk_is_saving(const struct slot *s)
 {
     return s->n_writings > 0;
+}
+
+int disk_is_stuck(const struct slot *s)
+{
+    return clock_ms_since(s->moved_ns) > STUCK_MS;
 }
 
 int64_t disk_find(struct engine *e, const struct request *r, int64_t reusable, struct store_match *match)
@@ -93,6 +101,8 @@ void disk_cancel_load(struct slot *s)
 static int give_piece(struct slot *s)
 {
     enum store_progress p = store_piece(s->writings[0], session_state(s->session));
+    if (p != STORE_LATER)
+        s->moved_ns = clock_ns();
     if (p != STORE_OVER)
         return p == STORE_MORE;
     s->n_writings--;

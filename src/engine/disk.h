@@ -22,6 +22,8 @@ void disk_save_prompt(struct engine *e, int slot);
 void disk_save_turn(struct engine *e, int slot);
 /* Some of what it holds is not on disk yet. */
 int disk_is_saving(const struct slot *s);
+/* And the disk has taken nothing of it for a while. */
+int disk_is_stuck(const struct slot *s);
 
 /* Where the store knows more of the request's prompt than `reusable` tokens, by enough to be worth it: how many; else 0. */
 int64_t disk_find(struct engine *e, const struct request *r, int64_t reusable, struct store_match *match);

@@ -18,6 +18,7 @@ struct slot {
     struct store_load *load;   /* its session comes from the disk; NULL = it does not */
     struct store_writing *writings[DISK_WRITINGS]; /* its session goes there, first ones first */
     int n_writings;
+    uint64_t moved_ns;         /* when a piece of it was last taken */
 };
 
 struct engine {

@@ -1,6 +1,7 @@
 #include "engine/slot.h"
 
 #define COPY_COST (1.0 / 64)  /* of a token copied, in tokens read */
+#define WAIT_COST 64.0         /* of a moment for the disk, in tokens read */
 #define COPY_WORTH_TOKENS 32  /* copying fewer is not worth a second state */
 
 /* What is lost when a slot forgets `tokens`. */
@@ -9,14 +10,19 @@ static double value_of(int64_t tokens, uint64_t idle_turns)
     return 0.5 * (double)tokens * 8.0 / (8.0 + (double)idle_turns);
 }
 
+static double cost_of_waiting(const struct slot_view *v, int64_t kept)
+{
+    return v->is_saving && kept < v->held ? WAIT_COST : 0;
+}
+
 static double cost_in_place(const struct slot_view *v, int64_t n_prompt)
 {
-    return (double)(n_prompt - v->reusable) + value_of(v->held - v->reusable, v->idle_turns);
+    return (double)(n_prompt - v->reusable) + value_of(v->held - v->reusable, v->idle_turns) + cost_of_waiting(v, v->reusable);
 }
 
 static double cost_of_copy(const struct slot_view *v, const struct slot_view *donor, int64_t n_prompt)
 {
-    return (double)(n_prompt - donor->reusable) + value_of(v->held, v->idle_turns) + COPY_COST * (double)donor->reusable;
+    return (double)(n_prompt - donor->reusable) + value_of(v->held, v->idle_turns) + cost_of_waiting(v, 0) + COPY_COST * (double)donor->reusable;
 }
 
 struct slot_choice slot_choose(const struct slot_view *views, int n, int64_t n_prompt)

@@ -6,6 +6,7 @@
 
 struct slot_view {
     int is_busy;
+    int is_saving;         /* what it holds is on its way to the disk: to change it means to wait */
     int64_t held;          /* tokens */
     int64_t common;        /* of the prompt's, from the beginning */
     int64_t reusable;      /* tokens of the prompt that need not be read again when it goes on from here; <= common */

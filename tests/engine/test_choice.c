@@ -24,6 +24,10 @@ static void test_slots(void **unused)
     check(side, 2, 60, 1, -1);
     struct slot_view full[] = {{.held = 4000, .common = 3, .reusable = 0}, {.held = 80, .common = 3, .reusable = 0}}; /* or where little is lost */
     check(full, 2, 60, 1, -1);
+    struct slot_view saving[] = {{.held = 100, .is_saving = 1}, {.held = 120}}; /* the disk is not waited for where little more is lost */
+    check(saving, 2, 60, 1, -1);
+    struct slot_view going_on[] = {{.held = 100, .common = 100, .reusable = 100, .is_saving = 1}, {0}}; /* nor when nothing of it changes */
+    check(going_on, 2, 160, 0, -1);
     struct slot_view edited[] = {{.held = 3400, .common = 1800, .reusable = 1700}, {0}}; /* the unedited version is kept */
     check(edited, 2, 3400, 1, 0);
     struct slot_view regenerated[] = {{.held = 3440, .common = 3400, .reusable = 3400}, {0}}; /* an answer alone is not worth a copy */
