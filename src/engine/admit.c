@@ -2,6 +2,7 @@
 #include "engine/engine_internal.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "engine/slot.h"
 
@@ -103,7 +104,7 @@ static void promise(const struct engine *e, struct request *r, int slot)
         r->opened_ns = clock_ns();
 }
 
-/* Room for the turn, and then the beginning of the prompt from the disk. */
+/* Room for the turn, and then the beginning of the prompt from the disk: what is not to be had there any more is read again. */
 static int open_stored(struct engine *e, struct request *r, int slot, const struct store_match *match, struct err *err)
 {
     struct reclaim_from from = {.e = e, .spared = {slot, -1}};
@@ -111,7 +112,10 @@ static int open_stored(struct engine *e, struct request *r, int slot, const stru
     session_reset(r->session);
     limit_state(e);
     TRY(session_grow(r->session, r->positions, reclaim, &from, err));
-    return disk_load(e, slot, match, err);
+    struct err why;
+    if (disk_load(e, slot, match, &why) < 0)
+        log_verbose("sessions: %s; %lld tokens are read again", why.message, (long long)match->n);
+    return 0;
 }
 
 static int open_prompt(struct engine *e, struct request *r, struct slot_choice choice, struct err *err)

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/mem.h"
+#include "engine/store.h"
 #include "support/engine.h"
 
 static char folder[] = "/tmp/apr-test-disk-XXXXXX";
@@ -119,8 +121,44 @@ static void test_together(void **state)
     engine_stop(e);
 }
 
+/* What is stored cannot be had (no memory for loading here; elsewhere it made room for another meanwhile): it is read again, and nobody is told. */
+static void test_not_to_be_had(void **state)
+{
+    (void)state;
+    struct engine *e = start(1);
+    struct request_params p = host_params(200, 4);
+    p.prompt = host_prompt + 900;
+    (void)host_run(e, &p);
+    engine_stop(e);
+    p.n_prompt = 210;
+    e = host_start(1, 0, 8192, 128);
+    struct host_result wanted = host_run(e, &p);
+    engine_stop(e);
+    e = start(1);
+    struct request_params other = host_params(20, 4000);
+    struct request *first = host_submit(e, &other);
+    while (host_next(first).kind != EVENT_TOKEN)
+        ;
+    struct request *r = host_submit(e, &p);
+    mem_fail_above(STORE_PIECE_BYTES); /* while it waits in line, with all that a request takes itself */
+    request_release(first);
+    struct host_result got = host_drain(r);
+    mem_fail_above(SIZE_MAX);
+    request_release(r);
+    if (got.last.kind != EVENT_END)
+        fail_msg("%s", got.last.error.message);
+    assert_int_equal(got.last.n_cached, 0);
+    host_same_ids(&got, &wanted);
+    engine_stop(e);
+    e = start(1);
+    got = host_run(e, &p);
+    assert_true(got.last.n_cached >= 200);
+    host_same_ids(&got, &wanted);
+    engine_stop(e);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_others), cmocka_unit_test(test_leaving), cmocka_unit_test(test_together)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_others), cmocka_unit_test(test_leaving), cmocka_unit_test(test_together), cmocka_unit_test(test_not_to_be_had)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
