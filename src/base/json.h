@@ -18,6 +18,9 @@ int json_parse(const char *text, size_t n, json_t **out, struct err *err) MUST_C
  * process can know. */
 const char *json_big_integer(const json_t *value, size_t *n);
 
+/* A string that stands for itself: what json_is_string says, but for such numbers. Whoever asks for a text asks this. */
+int json_is_text(const json_t *value);
+
 /* Appends value as json.dumps(value, ensure_ascii=False) would print it: insertion order, ", " and ": ", floats as Python's repr.
  * indent < 0: one line; else as json.dumps(indent=indent). */
 int json_write_python(struct buf *out, const json_t *value, int indent);

@@ -38,6 +38,12 @@ const char *json_big_integer(const json_t *value, size_t *n)
     return json_string_value(value) + PREFIX_BYTES;
 }
 
+int json_is_text(const json_t *value)
+{
+    size_t n;
+    return json_is_string(value) && !json_big_integer(value, &n);
+}
+
 struct reader {
     const char *text;
     size_t n, at;

@@ -115,7 +115,7 @@ static int parse(struct cli *c, const json_t *in, struct collected *got, struct 
     size_t n_stop = json_array_size(stops), cut = (size_t)json_integer_value(json_object_get(in, "cut"));
     struct reply *r = NULL;
     for (size_t i = 0; i < n_stop; i++) {
-        if (i == OPT_LIST_MAX || !json_is_string(json_array_get(stops, i)))
+        if (i == OPT_LIST_MAX || !json_is_text(json_array_get(stops, i)))
             return err_set(&c->err, ERR_FORMAT, "\"stop\" is not a list of at most %d strings", OPT_LIST_MAX);
         stop[i] = json_string_value(json_array_get(stops, i));
     }
@@ -139,7 +139,7 @@ static int reply_case(struct cli *c, void *ctx, const json_t *in, struct buf *ou
 {
     struct collected got;
     (void)ctx;
-    if (!json_is_string(json_object_get(in, "text")) && !json_is_array(json_object_get(in, "pieces")))
+    if (!json_is_text(json_object_get(in, "text")) && !json_is_array(json_object_get(in, "pieces")))
         return err_set(&c->err, ERR_FORMAT, "neither \"text\" nor \"pieces\" is there");
     collected_init(&got);
     int rc = parse(c, in, &got, out);

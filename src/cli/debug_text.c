@@ -2,6 +2,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/json.h"
 #include "cli/debug.h"
 #include "text/chat.h"
 
@@ -44,7 +45,7 @@ static int tokenize_case(struct cli *c, void *ctx, const json_t *in, struct buf 
 {
     const json_t *text = json_object_get(in, "text");
     json_t *special = NULL, *plain = NULL;
-    TRY(need(c, "text", json_is_string(text)));
+    TRY(need(c, "text", json_is_text(text)));
     TRY(encode(c, ctx, text, ENCODE_SPECIAL, &special));
     int rc = encode(c, ctx, text, ENCODE_PLAIN, &plain);
     if (rc < 0) {
@@ -112,7 +113,7 @@ static int template_case(struct cli *c, void *ctx, const json_t *in, struct buf 
     enum jinja_error kind;
     struct err err = {0};
     (void)ctx;
-    TRY(need(c, "src", json_is_string(src)));
+    TRY(need(c, "src", json_is_text(src)));
     TRY(need(c, "vars", json_is_object(vars)));
     jinja_output_init(&text);
     json_t *answer;

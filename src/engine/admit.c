@@ -2,6 +2,7 @@
 #include "engine/engine_internal.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "engine/slot.h"
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "serve/openai_request.h"
 
@@ -102,7 +103,7 @@ static int prepare_completion(struct generation *g)
     size_t i;
     int rc = 0;
     TRY(openai_parse_completion(g->body, g->n_body, &s->sampling, (int32_t)s->model->config.n_vocab, &g->q, e));
-    if (json_is_string(g->q.prompt)) {
+    if (json_is_text(g->q.prompt)) {
         rc = vocab_encode(s->model->vocab, json_string_value(g->q.prompt), json_string_length(g->q.prompt), ENCODE_SPECIAL, NULL, 0, &g->prompt, &e->err);
     } else {
         json_array_foreach((json_t *)g->q.prompt, i, item)

@@ -143,7 +143,7 @@ static int read_stop(struct openai_request *q, struct api_error *e)
         return api_error_field(e, "stop", "%zu stop strings, at most %d are possible", n, MAX_STOP);
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_is_array(stop) ? json_array_get(stop, i) : stop;
-        if (!json_is_string(one))
+        if (!json_is_text(one))
             return api_error_field(e, "stop", "expected a string or an array of strings");
         if (json_string_length(one) > MAX_STOP_BYTES || strlen(json_string_value(one)) != json_string_length(one))
             return api_error_field(e, "stop", "a stop string is at most %d bytes without NUL", MAX_STOP_BYTES);
@@ -174,7 +174,7 @@ static int refuse_unserved(const json_t *root, const char *const *names, struct 
 {
     for (; *names; names++) {
         const json_t *value = field(root, *names);
-        int neutral = !value || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) || (json_is_string(value) && json_string_length(value) == 0) ||
+        int neutral = !value || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) || (json_is_text(value) && json_string_length(value) == 0) ||
                       (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
         if (neutral)
             continue;
@@ -211,7 +211,7 @@ static int read_response_format(const json_t *root, struct api_error *e)
     const json_t *format = field(root, "response_format"), *type = field(format, "type");
     if (!format)
         return 0;
-    if (!json_is_object(format) || !json_is_string(type))
+    if (!json_is_object(format) || !json_is_text(type))
         return api_error_field(e, "response_format", "expected an object with a \"type\"");
     if (strcmp(json_string_value(type), "text") == 0)
         return 0;
@@ -227,7 +227,7 @@ static int read_common(struct openai_request *q, int32_t n_vocab, struct api_err
                                            "xtc_probability", "dynatemp_range", "prompt_logprobs", "use_beam_search", "lora", NULL};
     const json_t *model = field(q->root, "model");
     int64_t n = 1;
-    if (model && (!json_is_string(model) || json_string_length(model) > 1024))
+    if (model && (!json_is_text(model) || json_string_length(model) > 1024))
         return api_error_field(e, "model", "expected a string of at most 1024 bytes");
     q->model = model ? json_string_value(model) : NULL;
     TRY(read_int(q->root, "n", 1, INT32_MAX, &n, e));
@@ -244,11 +244,11 @@ static int read_common(struct openai_request *q, int32_t n_vocab, struct api_err
 static int check_part(const json_t *part, const char *where, struct api_error *e)
 {
     const json_t *type = field(part, "type");
-    if (!json_is_object(part) || !json_is_string(type))
+    if (!json_is_object(part) || !json_is_text(type))
         return api_error_field(e, where, "a content part is an object with a \"type\"");
     const char *name = json_string_value(type);
     if (strcmp(name, "text") == 0 || strcmp(name, "refusal") == 0)
-        return json_is_string(field(part, name)) ? 0 : api_error_field(e, where, "a part of type \"%s\" has a string \"%s\"", name, name);
+        return json_is_text(field(part, name)) ? 0 : api_error_field(e, where, "a part of type \"%s\" has a string \"%s\"", name, name);
     api_error_field(e, where, "content parts of type \"%.40s\" are not supported: this server reads text", name);
     e->code = "unsupported";
     return ERR_UNSUPPORTED;
@@ -260,7 +260,7 @@ static int check_content(const json_t *message, int may_be_absent, const char *w
     size_t i;
     if (!content)
         return may_be_absent ? 0 : api_error_field(e, where, "a message has a \"content\", a string or an array of parts");
-    if (json_is_string(content))
+    if (json_is_text(content))
         return 0;
     if (!json_is_array(content))
         return api_error_field(e, where, "\"content\" is a string or an array of parts");
@@ -277,9 +277,9 @@ static int check_calls(const json_t *calls, const char *where, struct api_error 
         return api_error_field(e, where, "\"tool_calls\" is an array");
     json_array_foreach((json_t *)calls, i, call) {
         const json_t *function = field(call, "function"), *arguments = field(function, "arguments");
-        if (!json_is_object(function) || !json_is_string(field(function, "name")))
+        if (!json_is_object(function) || !json_is_text(field(function, "name")))
             return api_error_field(e, where, "a tool call has a \"function\" with a \"name\"");
-        if (arguments && !json_is_string(arguments) && !json_is_object(arguments))
+        if (arguments && !json_is_text(arguments) && !json_is_object(arguments))
             return api_error_field(e, where, "a call's \"arguments\" are JSON text (or an object)");
     }
     return 0;
@@ -293,11 +293,11 @@ static int check_message(const json_t *message, size_t i, struct api_error *e)
     const json_t *role = field(message, "role"), *calls = field(message, "tool_calls");
     if (!json_is_object(message))
         return api_error_field(e, where, "a message is an object");
-    if (!json_is_string(role))
+    if (!json_is_text(role))
         return api_error_field(e, where, "a message has a \"role\", a string");
     int is_assistant = strcmp(json_string_value(role), "assistant") == 0;
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
-        if (field(message, texts[k]) && !json_is_string(field(message, texts[k])))
+        if (field(message, texts[k]) && !json_is_text(field(message, texts[k])))
             return api_error_field(e, where, "\"%s\" is a string", texts[k]);
     if (calls)
         TRY(check_calls(calls, where, e));
@@ -326,11 +326,11 @@ static int check_tool(const json_t *tool, size_t i, struct api_error *e)
     char where[64];
     snprintf(where, sizeof where, "tools[%zu]", i);
     const json_t *type = field(tool, "type"), *function = field(tool, "function"), *name = field(function, "name"), *parameters = field(function, "parameters");
-    if (!json_is_object(tool) || (type && !json_is_string(type)))
+    if (!json_is_object(tool) || (type && !json_is_text(type)))
         return api_error_field(e, where, "a tool is an object with a \"type\"");
     if (type && strcmp(json_string_value(type), "function") != 0)
         return unsupported(e, where, "a tool that is no function");
-    if (!json_is_object(function) || !json_is_string(name))
+    if (!json_is_object(function) || !json_is_text(name))
         return api_error_field(e, where, "a tool has a \"function\" with a \"name\"");
     size_t n = json_string_length(name);
     if (n < 1 || n > 256 || strcspn(json_string_value(name), "<>\n\r\t ") != n)
@@ -354,7 +354,7 @@ static int read_tools(struct openai_request *q, struct api_error *e)
     q->tools = json_array_size(tools) > 0 ? tools : NULL;
     if (!choice)
         return 0;
-    const char *word = json_is_string(choice) ? json_string_value(choice) : "";
+    const char *word = json_is_text(choice) ? json_string_value(choice) : "";
     if (strcmp(word, "none") == 0)
         q->tools = NULL;
     else if (strcmp(word, "required") == 0)
@@ -379,7 +379,7 @@ static int hear(int *said, const char **by, int value, const char *name, struct 
 static int read_effort(const json_t *value, int *out)
 {
     static const char *const words[] = {"none", "off", "minimal", "low", "medium", "high", "xhigh", "max"};
-    for (int i = 0; i < 8 && json_is_string(value); i++)
+    for (int i = 0; i < 8 && json_is_text(value); i++)
         if (strcmp(json_string_value(value), words[i]) == 0) {
             *out = i > 1;
             return 0;
@@ -471,13 +471,13 @@ static int read_prompt(struct openai_request *q, struct api_error *e)
 {
     const json_t *prompt = field(q->root, "prompt"), *item;
     size_t i;
-    if (json_is_array(prompt) && json_is_string(json_array_get(prompt, 0))) {
+    if (json_is_array(prompt) && json_is_text(json_array_get(prompt, 0))) {
         if (json_array_size(prompt) > 1)
             return unsupported(e, "prompt", "more than one prompt a request");
         prompt = json_array_get(prompt, 0);
     }
     q->prompt = prompt;
-    if (json_is_string(prompt))
+    if (json_is_text(prompt))
         return json_string_length(prompt) ? 0 : api_error_field(e, "prompt", "is empty: there is nothing to continue");
     if (!json_is_array(prompt))
         return api_error_field(e, "prompt", "expected a string or an array of token ids");

@@ -110,7 +110,7 @@ static int tokenize(struct task *t, const json_t *root)
     struct ids ids = {0};
     if (!text)
         text = json_object_get(root, "prompt");
-    if (!json_is_string(text))
+    if (!json_is_text(text))
         return api_error_field(&t->error, "content", "expected a string");
     if (special && !json_is_boolean(special))
         return api_error_field(&t->error, "parse_special", "expected true or false");

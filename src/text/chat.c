@@ -51,7 +51,7 @@ static int normalise_call(json_t *call)
     const json_t *arguments = json_object_get(function, "arguments");
     json_t *parsed = NULL;
     struct err ignored;
-    if (!json_is_string(arguments))
+    if (!json_is_text(arguments))
         return 0;
     if (json_string_length(arguments) == 0) {
         parsed = json_object();
@@ -72,11 +72,11 @@ static int normalise_message(json_t *m)
     const json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content"), *reasoning = json_object_get(m, "reasoning");
     json_t *calls = json_object_get(m, "tool_calls");
     int rc = 0;
-    if (json_is_string(role) && strcmp(json_string_value(role), "developer") == 0)
+    if (json_is_text(role) && strcmp(json_string_value(role), "developer") == 0)
         rc |= json_object_set_new(m, "role", json_string("system"));
     if (!content || json_is_null(content))
         rc |= json_object_set_new(m, "content", json_string(""));
-    if (json_is_string(reasoning) && !json_is_string(json_object_get(m, "reasoning_content"))) /* two conventions, rendered once (B103) */
+    if (json_is_text(reasoning) && !json_is_text(json_object_get(m, "reasoning_content"))) /* two conventions, rendered once (B103) */
         rc |= json_object_set(m, "reasoning_content", (json_t *)reasoning);
     if (json_is_null(calls))
         rc |= json_object_del(m, "tool_calls");
@@ -97,7 +97,7 @@ int chat_normalise_messages(const json_t *messages, json_t **out, struct err *er
     int rc = copy ? 0 : -1;
     for (size_t i = 0; rc == 0 && i < json_array_size(copy); i++) {
         json_t *m = json_array_get(copy, i);
-        if (!json_is_object(m) || !json_is_string(json_object_get(m, "role"))) {
+        if (!json_is_object(m) || !json_is_text(json_object_get(m, "role"))) {
             json_decref(copy);
             return err_set(err, ERR_INVALID, json_is_object(m) ? "messages[%zu].role is missing or not a string" : "messages[%zu] is not an object", i);
         }

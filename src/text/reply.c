@@ -542,7 +542,7 @@ static int copy_tools(struct reply *r, const json_t *tools)
     for (size_t i = 0; i < n; i++) {
         const json_t *function = json_object_get(json_array_get(tools, i), "function");
         const json_t *name = json_object_get(function, "name"), *properties = json_object_get(json_object_get(function, "parameters"), "properties");
-        if (json_is_string(name) && is_callable(json_string_value(name), json_string_length(name)))
+        if (json_is_text(name) && is_callable(json_string_value(name), json_string_length(name)))
             r->tools[r->n_tools++] = (struct reply_tool){json_string_value(name), json_string_length(name), properties};
     }
     return 0;

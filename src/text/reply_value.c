@@ -17,7 +17,7 @@
 static unsigned type_bit(const json_t *name)
 {
     static const char *const names[] = {"null", "integer", "number", "boolean", "object", "array", "string"};
-    for (size_t i = 0; json_is_string(name) && i < sizeof names / sizeof *names; i++)
+    for (size_t i = 0; json_is_text(name) && i < sizeof names / sizeof *names; i++)
         if (strcmp(json_string_value(name), names[i]) == 0)
             return 1u << i;
     return 0;
@@ -49,7 +49,7 @@ static void collect_types(const json_t *schema, struct value_types *out, int dep
         return;
     struct value_types own = {0};
     const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum");
-    if (json_is_string(type)) {
+    if (json_is_text(type)) {
         own = (struct value_types){type_bit(type), 1};
     } else if (json_is_array(type)) {
         own.n = (int)json_array_size(type);

@@ -18,9 +18,12 @@ def tearDownModule():
 USER = [{"role": "user", "content": "Hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 
+BIG = 10 ** 30  # a number, however it is kept
+
 # (field as it is named in the answer, what the body gets)
 BAD_FIELDS = [
-    ("model", {"model": 5}), ("model", {"model": "m" * 2000}),
+    ("model", {"model": 5}), ("model", {"model": "m" * 2000}), ("model", {"model": BIG}), ("stop", {"stop": [BIG]}), ("messages[0]", {"messages": [{"role": "user", "content": BIG}]}),
+    ("messages[0]", {"messages": [{"role": BIG, "content": "x"}]}), ("tools[0]", {"tools": [{"type": "function", "function": {"name": BIG}}]}), ("max_tokens", {"max_tokens": BIG}),
     ("messages", {"messages": None}), ("messages", {"messages": "Hi"}), ("messages", {"messages": {}}), ("messages", {"messages": []}),
     ("messages[0]", {"messages": ["Hi"]}), ("messages[0]", {"messages": [{}]}), ("messages[0]", {"messages": [{"role": 1, "content": "x"}]}),
     ("messages[0]", {"messages": [{"role": "user"}]}), ("messages[0]", {"messages": [{"role": "user", "content": None}]}), ("messages[0]", {"messages": [{"role": "user", "content": 5}]}),
@@ -57,7 +60,7 @@ BAD_FIELDS = [
 ]
 
 BAD_COMPLETIONS = [
-    ("prompt", {}), ("prompt", {"prompt": ""}), ("prompt", {"prompt": []}), ("prompt", {"prompt": 5}), ("prompt", {"prompt": [1, "x"]}), ("prompt", {"prompt": [-1]}), ("prompt", {"prompt": [2**40]}),
+    ("prompt", {"prompt": BIG}), ("prompt", {"prompt": [BIG]}), ("prompt", {"prompt": [1, BIG]}), ("prompt", {}), ("prompt", {"prompt": ""}), ("prompt", {"prompt": []}), ("prompt", {"prompt": 5}), ("prompt", {"prompt": [1, "x"]}), ("prompt", {"prompt": [-1]}), ("prompt", {"prompt": [2**40]}),
     ("prompt", {"prompt": ["a", "b"]}), ("prompt", {"prompt": [""]}), ("echo", {"prompt": "x", "echo": True}), ("suffix", {"prompt": "x", "suffix": "y"}), ("best_of", {"prompt": "x", "best_of": 2}),
     ("logprobs", {"prompt": "x", "logprobs": 21}), ("logprobs", {"prompt": "x", "logprobs": True}), ("max_tokens", {"prompt": "x", "max_tokens": 0}),
 ]
