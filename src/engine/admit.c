@@ -2,7 +2,6 @@
 #include "engine/engine_internal.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "engine/slot.h"
 
