@@ -45,7 +45,10 @@ static void sweep_queue(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
     int before = e->queue.n;
+    const struct request *head = e->queue.first;
     struct request *gone = queue_sweep(&e->queue);
+    if (e->queue.first != head)
+        e->is_blocked = 0; /* who comes next may fit */
     e->stats.n_cancelled += (uint64_t)(before - e->queue.n);
     pthread_mutex_unlock(&e->lock);
     while (gone) {
@@ -143,7 +146,8 @@ struct step {
     struct session_part parts[MAX_PARALLEL];
     int slots[MAX_PARALLEL];
     int n, n_decode;
-    int starved;               /* a slot that waits for memory to go on, with no other on its way; -1 = none */
+    int starved;               /* a slot that waits for memory to go on; -1 = none */
+    int n_pausing;             /* that stand still for another cause: their memory will be free some day */
     int64_t read[MAX_PARALLEL];
 };
 
@@ -156,7 +160,7 @@ static void add_part(struct step *st, struct engine *e, int slot, int64_t rows)
 
 static void gather(struct engine *e, struct step *st)
 {
-    int readers[MAX_PARALLEL], n_readers = 0, n_loading = 0;
+    int readers[MAX_PARALLEL], n_readers = 0;
     st->starved = -1;
     for (int i = 0; i < e->n_slots; i++) {
         struct request *r = e->slots[i].request;
@@ -165,11 +169,12 @@ static void gather(struct engine *e, struct step *st)
         if (request_is_over(r)) {
             end_over(e, i);
         } else if (e->slots[i].load) {
-            n_loading++;
+            st->n_pausing++;
         } else if (session_unread(r->session) > 0) {
             readers[n_readers++] = i;
         } else if (!request_has_room(r, 2)) {
             pause_reader(e, i);
+            st->n_pausing++;
         } else if (admit_grow(e, i) < 0) {
             st->starved = i;
         } else {
@@ -177,8 +182,6 @@ static void gather(struct engine *e, struct step *st)
             add_part(st, e, i, 1);
         }
     }
-    if (n_loading > 0)
-        st->starved = -1; /* who comes from the disk will run, and leave memory behind */
     st->n_decode = st->n;
     int64_t rows = n_readers ? pace_rows(&e->pace, st->n_decode, runner_rows(e->runner) - st->n_decode) : 0;
     for (int i = 0; i < n_readers && rows > 0; i++) { /* equal shares; what one leaves is the next one's */
@@ -221,10 +224,11 @@ static int step(struct engine *e)
     struct step st = {0};
     struct err err = {0};
     gather(e, &st);
-    if (st.n == 0 && st.starved >= 0) /* nobody else moves, so nobody will leave memory behind */
+    int is_stuck = st.n == 0 && st.n_pausing == 0 && st.starved >= 0;
+    if (is_stuck) /* no one else will leave memory behind */
         sched_finish(e, st.starved, FINISH_LENGTH, NULL);
     if (st.n == 0)
-        return st.starved >= 0;
+        return is_stuck;
     uint64_t start = clock_ns();
     int rc = session_run(st.parts, st.n, st.read, &err);
     double ms = clock_ms_since(start);

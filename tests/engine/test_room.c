@@ -193,6 +193,35 @@ static void test_state_within_its_part(void **state)
     engine_stop(e);
 }
 
+/* One in line that did not fit leaves: who stands behind it, and fits, does not wait for what runs. */
+static void test_who_waited_leaves(void **state)
+{
+    (void)state;
+    struct engine *e = start_tight(2, 8192);
+    struct request_params p = host_params(50, 7000), big = host_params(60, 7900), small = host_params(30, 3);
+    struct engine_stats stats;
+    big.prompt = host_prompt + 100;
+    small.prompt = host_prompt + 200;
+    struct request *a = host_submit(e, &p);
+    wait_for_token(a);
+    struct request *b = host_submit(e, &big), *c = host_submit(e, &small);
+    for (int i = 0; i < 20; i++)
+        wait_for_token(a);
+    engine_stats_read(e, &stats);
+    assert_int_equal(stats.n_waiting, 2);
+    request_release(b);
+    int served = 0;
+    for (int i = 0; i < 400 && !served; i++) {
+        wait_for_token(a);
+        struct token_event event;
+        served = request_next(c, &event) && event.kind == EVENT_STARTED;
+    }
+    assert_true(served);
+    request_release(a);
+    request_release(c);
+    engine_stop(e);
+}
+
 /* What was promised is used up in mid-answer: the state grows in place and nothing is read again. When others hold the memory, it waits for them; the answer is that given alone. */
 static void test_growing_in_mid_answer(void **state)
 {
@@ -240,6 +269,35 @@ static void test_growing_in_mid_answer(void **state)
     engine_stop(e);
 }
 
+/* One whose reader takes nothing will end some day: an open answer waits for its memory too, and is not cut. */
+static void test_no_room_beside_one_that_pauses(void **state)
+{
+    (void)state;
+    enum { PROMPT = 1000, AHEAD = 1024, TOKENS = 1400, OTHER = 2200 };
+    struct engine *e = host_start(2, 0, 8192, 32);
+    struct request_params p = host_params(PROMPT, -1), other = host_params(40, OTHER);
+    other.prompt = host_prompt + 3000;
+    struct request *a = host_submit(e, &p);
+    wait_for_token(a);
+    mem_set_ceiling(mem_total() + MIB / 2 + engine_plan(e)->state_bytes + positions_bytes(e, 40 + OTHER + PROMPT + AHEAD - 4096));
+    struct request *b = host_submit(e, &other);
+    int n = 1;
+    for (; n < AHEAD; n++)
+        wait_for_token(a);
+    while (request_wait(a, 200)) { /* until it stands still */
+        wait_for_token(a);
+        n++;
+    }
+    assert_true(n < AHEAD + 8);
+    struct host_result got_b = host_drain(b);
+    assert_int_equal(got_b.n, OTHER);
+    while (n++ < TOKENS)
+        wait_for_token(a);
+    request_release(a);
+    request_release(b);
+    engine_stop(e);
+}
+
 /* Alone, with no memory to grow into, an open answer ends for its length. */
 static void test_no_room_to_grow(void **state)
 {
@@ -268,8 +326,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_idle_memory_is_given_back, no_ceiling), cmocka_unit_test_teardown(test_memory_for_two, no_ceiling), cmocka_unit_test_teardown(test_rows_step_down, no_ceiling), cmocka_unit_test_teardown(test_open_requests_share, no_ceiling),
-        cmocka_unit_test_teardown(test_start_steps, no_ceiling), cmocka_unit_test_teardown(test_state_within_its_part, no_ceiling),
+        cmocka_unit_test_teardown(test_start_steps, no_ceiling), cmocka_unit_test_teardown(test_state_within_its_part, no_ceiling), cmocka_unit_test_teardown(test_who_waited_leaves, no_ceiling),
         cmocka_unit_test_teardown(test_growing_in_mid_answer, no_ceiling), cmocka_unit_test_teardown(test_no_room_to_grow, no_ceiling),
+        cmocka_unit_test_teardown(test_no_room_beside_one_that_pauses, no_ceiling),
     };
     return cmocka_run_group_tests(tests, host_load, host_unload);
 }
