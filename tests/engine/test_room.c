@@ -252,7 +252,7 @@ static void test_growing_in_mid_answer(void **state)
                 got.ids[n++] = event.id;
     }
     assert_int_equal(n_b, OTHER);
-    if (n < AHEAD || n >= AHEAD + 8) /* it stood where its room ended */
+    if (n < AHEAD || n > AHEAD + 300) /* it stood where its room ended; no more than its ring holds has come since */
         fail_msg("%d tokens, room for %d", n, AHEAD);
     while (n < TOKENS) {
         event = host_next(a);
