@@ -34,6 +34,15 @@ static int check_folder(const char *dir, int fd, struct err *err)
     return 0;
 }
 
+/* A number and a line break; zeros where the machine lost power. */
+static int is_lock(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (text[i] != 0 && text[i] != '\n' && (text[i] < '0' || text[i] > '9'))
+            return 0;
+    return 1;
+}
+
 /* Held as long as the descriptor is open, and by no dead process. The file tells who. */
 static int take_lock(struct store *st, const char *dir, struct err *err)
 {
@@ -49,6 +58,9 @@ static int take_lock(struct store *st, const char *dir, struct err *err)
         who[n > 0 ? strspn(who, "0123456789") : 0] = 0;
         return err_set(err, ERR_BUSY, "sessions: %s: is in use by another process%s%s; stop that one, or name another folder", dir, *who ? ", " : "", who);
     }
+    ssize_t held = pread(st->lock_fd, who, sizeof who - 1, 0);
+    if (held < 0 || (uint64_t)held != bytes || !is_lock(who, (size_t)held))
+        return err_set(err, ERR_INVALID, "sessions: %s/" LOCK_FILE ": was not made by apr; name a folder of its own", dir);
     int n = snprintf(who, sizeof who, "%ld\n", (long)getpid());
     if (ftruncate(st->lock_fd, 0) != 0 || pwrite(st->lock_fd, who, (size_t)n, 0) != n)
         log_verbose("sessions: %s/" LOCK_FILE ": cannot be written: %s", dir, strerror(errno)); /* a full disk: the lock holds all the same */

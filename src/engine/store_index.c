@@ -22,6 +22,7 @@ struct store_index {
 };
 
 static const char *const files[] = {INDEX_FILE, INDEX_FILE "-wal", INDEX_FILE "-shm", INDEX_FILE "-journal"};
+static const char *const aside[] = {INDEX_FILE ".old", INDEX_FILE ".old-wal", INDEX_FILE ".old-shm", INDEX_FILE ".old-journal"};
 
 static const char create[] = "PRAGMA user_version=" SCHEMA ";"
                              "CREATE TABLE segment (key BLOB PRIMARY KEY, parent BLOB NOT NULL, model BLOB NOT NULL, first INTEGER NOT NULL, past INTEGER NOT NULL, bytes INTEGER NOT NULL,"
@@ -45,13 +46,26 @@ void store_index_close(struct store_index *x)
     mem_free(x);
 }
 
-/* Whatever stands where the index's files belong and is none must not be opened; `all` removes them too. Links are removed, never what they lead to. */
+/* Whatever stands where the index's files belong and is none must not be opened; `all` puts them aside too: they may be another program's. Links are removed, never what they lead to. */
 static void clear_files(int dir, int all)
 {
     struct stat st;
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        if (fstatat(dir, files[i], &st, AT_SYMLINK_NOFOLLOW) == 0 && (all || !S_ISREG(st.st_mode)))
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        int is_there = fstatat(dir, files[i], &st, AT_SYMLINK_NOFOLLOW) == 0;
+        if (is_there && !S_ISREG(st.st_mode))
             (void)file_unlink_at(dir, files[i]);
+        else if (all && (!is_there || file_rename_at(dir, files[i], aside[i]) != 0))
+            (void)file_unlink_at(dir, is_there ? files[i] : aside[i]); /* nothing of an earlier one stays beside it */
+    }
+}
+
+/* A database without a version that has something in it is not a new one. */
+static int has_tables(sqlite3 *db)
+{
+    sqlite3_stmt *query = NULL;
+    int some = sqlite3_prepare_v2(db, "SELECT 1 FROM sqlite_master", -1, &query, NULL) == SQLITE_OK && sqlite3_step(query) == SQLITE_ROW;
+    sqlite3_finalize(query);
+    return some;
 }
 
 /* The file is there with mode 0600 before the library opens it, since its companions get the same. */
@@ -71,6 +85,8 @@ static int open_db(struct store_index *x, int dir)
     if (rc == SQLITE_OK && sqlite3_step(query) == SQLITE_ROW)
         user_version = sqlite3_column_int(query, 0);
     sqlite3_finalize(query);
+    if (rc == SQLITE_OK && user_version == 0 && has_tables(x->db))
+        rc = SQLITE_SCHEMA;
     if (rc == SQLITE_OK && user_version == 0)
         rc = sqlite3_exec(x->db, "BEGIN;", NULL, NULL, NULL) == SQLITE_OK ? sqlite3_exec(x->db, create, NULL, NULL, NULL) : SQLITE_ERROR;
     if (rc == SQLITE_OK && user_version == 0)
@@ -149,7 +165,7 @@ struct store_index *store_index_open(const char *path, int dir, store_index_row 
     if (rc == SQLITE_OK)
         rc = read_rows(x, row, ctx);
     if (rc != SQLITE_OK && rc != SQLITE_FULL) {
-        log_warn("sessions: %s: the index is unusable (%s); it is made again from the files", x->path, sqlite3_errstr(rc));
+        log_warn("sessions: %s: the index is unusable (%s); it is made again from the files, and this one is kept as " INDEX_FILE ".old", x->path, sqlite3_errstr(rc));
         close_db(x);
         clear_files(dir, 1);
         rc = open_db(x, dir);

@@ -11,8 +11,8 @@ struct store_index;
 
 typedef void store_index_row(void *ctx, const struct segment *s);
 
-/* Opens or makes the index of the folder at `path` (absolute, without links; also open as dir) and tells its rows. A damaged one is removed and begun again, with a line on the log;
- * 0 rows then. NULL when there can be none: the line on the log says so, and all functions below do nothing. */
+/* Opens or makes the index of the folder at `path` (absolute, without links; also open as dir) and tells its rows. A damaged one, or another program's, is put aside and begun
+ * again, with a line on the log; 0 rows then. NULL when there can be none: the line on the log says so, and all functions below do nothing. */
 struct store_index *store_index_open(const char *path, int dir, store_index_row *row, void *ctx);
 void store_index_close(struct store_index *x);
 

@@ -447,12 +447,43 @@ static void test_leftovers(void **unused)
     scene_free(&sc);
 }
 
+/* A folder that another program has files of these names in: none of them is lost. */
+static void test_files_of_others(void **unused)
+{
+    struct scene sc;
+    struct err err = {0};
+    struct store *st = NULL;
+    sqlite3 *db = NULL;
+    size_t n;
+    (void)unused;
+    scene_make(&sc);
+    for (int version = 0; version < 8; version += 7) {
+        unlink(in_folder(&sc, "index.db"));
+        change_index(&sc, version ? "CREATE TABLE photos (a); PRAGMA user_version=7" : "CREATE TABLE photos (a)");
+        expect_once(&sc, 390, "kept as index.db.old");
+        shelf_close(&sc.shelf);
+        assert_int_equal(sqlite3_open(in_folder(&sc, "index.db.old"), &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, "SELECT a FROM photos", NULL, NULL, NULL), SQLITE_OK);
+        sqlite3_close(db);
+    }
+    write_file(in_folder(&sc, "lock"), "notes\n", 6);
+    assert_int_equal(store_open(&(struct store_options){.dir = sc.shelf.dir, .budget_bytes = BIG}, &st, &err), ERR_INVALID);
+    assert_non_null(strstr(err.message, "was not made by apr"));
+    char *text = test_read_file(in_folder(&sc, "lock"), &n);
+    assert_int_equal(n, 6);
+    assert_memory_equal(text, "notes\n", n);
+    mem_free(text);
+    write_file(in_folder(&sc, "lock"), "", 0);
+    scene_free(&sc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_truncated), cmocka_unit_test(test_flipped), cmocka_unit_test(test_flipped_state), cmocka_unit_test(test_failed_late), cmocka_unit_test(test_other_kinds),
         cmocka_unit_test(test_forged),    cmocka_unit_test(test_index),   cmocka_unit_test(test_lying_index),   cmocka_unit_test(test_leftovers),
         cmocka_unit_test(test_foreign_piece),
+        cmocka_unit_test(test_files_of_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
